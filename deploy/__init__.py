@@ -1,0 +1,1 @@
+"""Everything about running it: the `penstock` command, the local cluster, the demo."""
