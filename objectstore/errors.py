@@ -1,0 +1,147 @@
+"""What can go wrong with an object store, in the words of the port rather than of one backend.
+
+Invariant: every backend raises these classes and nothing of its own library, so callers decide by class and by `retriable`.
+`retriable` says that repeating the same call may succeed; whether a failed *write* took place is unknown only for
+`Unavailable` and `DeadlineExceeded`. Must not import any backend. Source: S3 API error responses.
+"""
+
+from typing import ClassVar
+
+
+class ObjectStoreError(Exception):
+    """Base of everything this package raises on purpose."""
+
+    retriable: ClassVar[bool] = False
+
+
+class ObjectNotFound(ObjectStoreError):
+    """404 NoSuchKey."""
+
+    def __init__(self, key: str) -> None:
+        super().__init__(f"no object at {key!r}")
+        self.key = key
+
+
+class PreconditionFailed(ObjectStoreError):
+    """412: the object exists (`put_if_absent`) or is not the version that was named (`put_if_match`)."""
+
+    def __init__(self, key: str) -> None:
+        super().__init__(f"the condition of a conditional write does not hold for {key!r}")
+        self.key = key
+
+
+class ConditionalConflict(ObjectStoreError):
+    """409: another conditional write of the same key was in progress. Nothing was written by this one."""
+
+    retriable = True
+
+    def __init__(self, key: str) -> None:
+        super().__init__(f"a concurrent conditional write of {key!r} was in progress")
+        self.key = key
+
+
+class Throttled(ObjectStoreError):
+    """503 SlowDown or 429: refused before anything was done."""
+
+    retriable = True
+
+    def __init__(self, operation: str, key: str) -> None:
+        super().__init__(f"the store throttled {operation} of {key!r}")
+        self.operation = operation
+        self.key = key
+
+
+class Unavailable(ObjectStoreError):
+    """Other 5xx, connection reset or timeout. The outcome of a write that ended so is unknown."""
+
+    retriable = True
+
+    def __init__(self, operation: str, key: str, cause: str) -> None:
+        super().__init__(f"{operation} of {key!r} got no usable answer from the store: {cause}")
+        self.operation = operation
+        self.key = key
+        self.cause = cause
+
+
+class AccessDenied(ObjectStoreError):
+    """403, or a 401 of a compatible store."""
+
+    def __init__(self, operation: str, key: str, cause: str) -> None:
+        super().__init__(
+            f"the store refused {operation} of {key!r}: {cause}. Check the credentials and that their policy allows "
+            "s3:GetObject, s3:PutObject, s3:DeleteObject and s3:ListBucket on this bucket"
+        )
+        self.operation = operation
+        self.key = key
+        self.cause = cause
+
+
+class BucketNotFound(ObjectStoreError):
+    """404 NoSuchBucket."""
+
+    def __init__(self, bucket: str) -> None:
+        super().__init__(
+            f"bucket {bucket!r} does not exist. Create it (aws s3api create-bucket --bucket {bucket}; add "
+            "--endpoint-url URL for a compatible store) or name another bucket in the store URL"
+        )
+        self.bucket = bucket
+
+
+class RangeNotSatisfiable(ObjectStoreError):
+    """416: the range starts at or behind the end of the object."""
+
+    def __init__(self, key: str, start: int) -> None:
+        super().__init__(f"object {key!r} ends at or before byte {start}")
+        self.key = key
+        self.start = start
+
+
+class InvalidKey(ObjectStoreError):
+    """The key cannot be stored by this backend. A programmer's error, found before any I/O."""
+
+    def __init__(self, key: str, reason: str) -> None:
+        super().__init__(f"object key {key!r} is not allowed: {reason}")
+        self.key = key
+
+
+class InvalidStoreUrl(ObjectStoreError):
+    """A store URL that cannot be understood. The text given here must already be free of secrets."""
+
+    def __init__(self, redacted_url: str, reason: str) -> None:
+        super().__init__(
+            f"store URL {redacted_url!r} is not valid: {reason}. Use s3://BUCKET[/PREFIX]?endpoint=URL&region=NAME, "
+            "file:DIRECTORY or memory:"
+        )
+        self.redacted_url = redacted_url
+
+
+class UnexpectedResponse(ObjectStoreError):
+    """The store answered with an error that repeating cannot cure and that no other class describes."""
+
+    def __init__(self, operation: str, key: str, code: str, message: str) -> None:
+        super().__init__(f"{operation} of {key!r} failed: {code}: {message}")
+        self.operation = operation
+        self.key = key
+        self.code = code
+
+
+class ConditionalWritesIgnored(ObjectStoreError):
+    """The probe at start found a store that overwrites where it must refuse. Fencing cannot work on it."""
+
+    def __init__(self, detail: str) -> None:
+        super().__init__(
+            f"the object store does not honour conditional writes ({detail}). Penstock fences dead writers with "
+            "If-None-Match and If-Match and would lose data without them. Use Amazon S3, MinIO or another store that "
+            "supports both on PutObject, or upgrade the store or the proxy in front of it"
+        )
+
+
+class DeadlineExceeded(ObjectStoreError):
+    """Retries used up the time allowed. The outcome of a write that ended so is unknown."""
+
+    def __init__(self, operation: str, key: str, deadline_ms: int, last_error: ObjectStoreError | None) -> None:
+        super().__init__(f"{operation} of {key!r} did not succeed within {deadline_ms} ms; last error: {last_error}")
+        self.operation = operation
+        self.key = key
+        self.deadline_ms = deadline_ms
+        self.last_error = last_error
