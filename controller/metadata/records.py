@@ -1,0 +1,233 @@
+"""The metadata records: what the controller's log holds and what the image adds up.
+
+Records are facts, already validated by a manager; applying one can not fail. Encoded as msgpack arrays by `msgspec`: a tag (the record's
+name), then the fields in order. **Stored: never reuse a tag, never reorder or remove a field; new fields go to the end with a default.**
+Source: Kafka `metadata/src/main/resources/common/metadata/*.json` and AutoMQ's S3 records.
+"""
+
+from typing import NewType
+from uuid import UUID
+
+import msgspec
+
+from stream.ids import Millis, NodeEpoch, NodeId, ObjectId, Offset, StreamEpoch, StreamId, WalSequence
+
+MetadataOffset = NewType("MetadataOffset", int)
+"""Position in the metadata log; one per record, from 0."""
+
+ControllerEpoch = NewType("ControllerEpoch", int)
+"""Raft term of the active controller."""
+
+
+class _Record(msgspec.Struct, frozen=True, array_like=True, tag=True):
+    """Base: frozen, encoded as [tag, field, field, ...]."""
+
+
+class ClusterRecord(_Record, tag="cluster", frozen=True):
+    cluster_id: str
+
+
+class TopicRecord(_Record, tag="topic", frozen=True):
+    topic_id: UUID
+    name: str
+
+
+class TopicRemoved(_Record, tag="topic-removed", frozen=True):
+    """Takes its partitions and configs with it. Streams are removed by their own records."""
+
+    topic_id: UUID
+
+
+class PartitionRecord(_Record, tag="partition", frozen=True):
+    """The whole state of one partition; a later record of the same partition replaces it.
+
+    replicas: leader candidates in order, the first is preferred. leader -1 / leader_node_epoch -1: nobody leads.
+    A broker may serve only if leader *and* leader_node_epoch are its own.
+    """
+
+    topic_id: UUID
+    partition: int
+    replicas: tuple[NodeId, ...]
+    leader: NodeId
+    leader_node_epoch: NodeEpoch
+    leader_epoch: StreamEpoch
+    meta_stream_id: StreamId
+    data_stream_id: StreamId
+    target_replicas: tuple[NodeId, ...] | None = None
+    """Set while a reassignment is under way."""
+
+
+class NodeRecord(_Record, tag="node", frozen=True):
+    """A broker's registration. Replaces the earlier one of the same node; a higher node_epoch fences the lower."""
+
+    node_id: NodeId
+    node_epoch: NodeEpoch
+    incarnation_id: UUID
+    host: str
+    """Advertised host; empty: the local address of the client's own connection."""
+    port: int
+    machine_host: str
+    """Address of this broker as its controller connection has it; tells which brokers share a machine."""
+    rack: str | None
+    fenced: bool
+
+
+class NodeRemoved(_Record, tag="node-removed", frozen=True):
+    node_id: NodeId
+
+
+class WalRecord(_Record, tag="wal", frozen=True):
+    """The WAL of one incarnation of a broker. Recovery starts at slot `committed`.
+
+    recoverer: the (node, epoch) that was asked to recover it; -1 while its writer lives or nobody has been asked.
+    """
+
+    node_id: NodeId
+    node_epoch: NodeEpoch
+    committed: WalSequence
+    recoverer: NodeId = NodeId(-1)
+    recoverer_epoch: NodeEpoch = NodeEpoch(-1)
+
+
+class WalEnded(_Record, tag="wal-ended", frozen=True):
+    """Recovered (or closed cleanly) up to `end`: nothing in this WAL matters any more except objects that ranges refer to."""
+
+    node_id: NodeId
+    node_epoch: NodeEpoch
+    end: WalSequence
+
+
+class StreamCreated(_Record, tag="stream", frozen=True):
+    """kind: "meta", "data", "txn". Created closed, epoch -1, at offset 0."""
+
+    stream_id: StreamId
+    topic_id: UUID
+    partition: int
+    kind: str
+
+
+class StreamOpened(_Record, tag="stream-opened", frozen=True):
+    """Begins a new range of ownership at the stream's end (or keeps the current one, if owner and epoch are the same)."""
+
+    stream_id: StreamId
+    epoch: StreamEpoch
+    node_id: NodeId
+    node_epoch: NodeEpoch
+
+
+class StreamClosed(_Record, tag="stream-closed", frozen=True):
+    stream_id: StreamId
+    epoch: StreamEpoch
+    end_offset: Offset
+
+
+class StreamTrimmed(_Record, tag="stream-trimmed", frozen=True):
+    """New start offset. Ranges of objects wholly below it are dropped, and with them references to objects."""
+
+    stream_id: StreamId
+    start_offset: Offset
+
+
+class StreamRemoved(_Record, tag="stream-removed", frozen=True):
+    stream_id: StreamId
+
+
+class RangeEntry(msgspec.Struct, frozen=True, array_like=True):
+    """One stream's part of an object. Same fields as `stream.ports.StreamRange`."""
+
+    stream_id: StreamId
+    start_offset: Offset
+    end_offset: Offset
+    record_count: int
+    size_bytes: int
+    max_timestamp_ms: Millis
+
+
+class ObjectPrepared(_Record, tag="object-prepared", frozen=True):
+    object_id: ObjectId
+    key: str
+    deadline_ms: Millis
+
+
+class ObjectCommitted(_Record, tag="object", frozen=True):
+    """Adds the ranges to their streams and moves the streams' ends up to them (never down)."""
+
+    object_id: ObjectId
+    key: str
+    role: int
+    size_bytes: int
+    committed_ms: Millis
+    ranges: tuple[RangeEntry, ...]
+    wal_node_id: NodeId = NodeId(-1)
+    """For WAL objects committed in place: which slot of which WAL the object is."""
+    wal_node_epoch: NodeEpoch = NodeEpoch(-1)
+    wal_sequence: WalSequence = WalSequence(-1)
+
+
+class RangesReplaced(_Record, tag="ranges-replaced", frozen=True):
+    """Compaction: these entries of one stream leave the index in favour of `object_id`, whose range is in `replacement`."""
+
+    stream_id: StreamId
+    removed_object_ids: tuple[ObjectId, ...]
+    object_id: ObjectId
+    replacement: RangeEntry
+
+
+class ObjectDestroyed(_Record, tag="object-destroyed", frozen=True):
+    """Nothing refers to it; bytes are deleted from the store after the read grace."""
+
+    object_id: ObjectId
+    destroyed_ms: Millis
+
+
+class ObjectRemoved(_Record, tag="object-removed", frozen=True):
+    """The bytes are gone from the store."""
+
+    object_id: ObjectId
+
+
+class ProducerIdsAllocated(_Record, tag="producer-ids", frozen=True):
+    """Producer ids below `next_producer_id` belong to somebody."""
+
+    next_producer_id: int
+
+
+class ConfigRecord(_Record, tag="config", frozen=True):
+    """One dynamic config. resource_type as in Kafka (2 topic, 4 broker); value None removes it."""
+
+    resource_type: int
+    resource_name: str
+    name: str
+    value: str | None
+
+
+class KeyValueRecord(_Record, tag="kv", frozen=True):
+    """value None removes the key."""
+
+    key: str
+    value: bytes | None
+
+
+Record = (
+    ClusterRecord
+    | TopicRecord
+    | TopicRemoved
+    | PartitionRecord
+    | NodeRecord
+    | NodeRemoved
+    | WalRecord
+    | WalEnded
+    | StreamCreated
+    | StreamOpened
+    | StreamClosed
+    | StreamTrimmed
+    | StreamRemoved
+    | ObjectPrepared
+    | ObjectCommitted
+    | RangesReplaced
+    | ObjectDestroyed
+    | ObjectRemoved
+    | ProducerIdsAllocated
+    | ConfigRecord
+    | KeyValueRecord
+)

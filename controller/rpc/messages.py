@@ -1,0 +1,334 @@
+"""The messages of the controller's gRPC services: typed values, encoded as msgpack by `msgspec` (ADR 0003).
+
+A request that changes metadata is answered only when its records are committed; the reply says up to which metadata offset, and the caller
+waits until its own image has reached it (read your writes). Every request carries the caller's (node, epoch) where it acts as a broker.
+Limits: a request is at most 4 MiB; lists have the limits noted at each field; more is refused with INVALID_REQUEST.
+"""
+
+from enum import IntEnum
+from typing import Generic, TypeVar
+from uuid import UUID
+
+import msgspec
+
+from controller.metadata.records import ControllerEpoch, MetadataOffset, RangeEntry
+from stream.ids import NodeEpoch, NodeId, ObjectId, Offset, StreamEpoch, StreamId, WalSequence
+
+
+class Status(IntEnum):
+    """Why a request (or one item of it) was refused. IDs go over the wire; never reuse."""
+
+    OK = 0
+    NOT_LEADER = 1  # this controller is not the active one; `detail` holds the address of the one that is, if known
+    INVALID_REQUEST = 2
+    NODE_EPOCH_NOT_EXIST = 10
+    NODE_EPOCH_EXPIRED = 11
+    NODE_FENCED = 12
+    STREAM_NOT_EXIST = 20
+    STREAM_FENCED = 21
+    STREAM_NOT_CLOSED = 22
+    STREAM_NOT_OPENED = 23
+    OFFSET_NOT_MATCHED = 24
+    OBJECT_NOT_EXIST = 30
+    COMPACTED_OBJECTS_NOT_FOUND = 31
+    WAL_NOT_RECOVERABLE = 32
+    TOPIC_EXISTS = 40
+    UNKNOWN_TOPIC = 41
+    INVALID_TOPIC_NAME = 42
+    INVALID_PARTITIONS = 43
+    INVALID_REPLICATION_FACTOR = 44
+    INVALID_REPLICA_ASSIGNMENT = 45
+    INVALID_CONFIG = 46
+    DUPLICATE_IN_REQUEST = 47
+    KEY_EXISTS = 50
+    KEY_NOT_EXIST = 51
+    CONTROLLER_BUSY = 60
+
+
+class Message(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """Base of all messages; unknown fields of newer peers are skipped."""
+
+
+T = TypeVar("T")
+
+
+class Reply(Message, Generic[T], frozen=True, kw_only=True):
+    """Envelope of every unary reply. offset: metadata offset (exclusive) that the caller's image has to reach; 0 for reads."""
+
+    status: Status = Status.OK
+    detail: str = ""
+    offset: MetadataOffset = MetadataOffset(0)
+    controller_epoch: ControllerEpoch = ControllerEpoch(0)
+    value: T | None = None
+
+
+class ItemResult(Message, frozen=True, kw_only=True):
+    status: Status = Status.OK
+    detail: str = ""
+
+
+# --- nodes -------------------------------------------------------------------------------------------------------------------------
+
+
+class RegisterBroker(Message, frozen=True, kw_only=True):
+    """node_id -1: the controller gives the lowest free one. Same incarnation again (lost reply): same answer.
+
+    Another incarnation of the same node fences the earlier one, whose WAL is then recovered.
+    """
+
+    node_id: NodeId
+    incarnation_id: UUID
+    host: str
+    port: int
+    machine_host: str
+    rack: str | None = None
+
+
+class BrokerRegistered(Message, frozen=True, kw_only=True):
+    node_id: NodeId
+    node_epoch: NodeEpoch
+    cluster_id: str
+
+
+class UnregisterBroker(Message, frozen=True, kw_only=True):
+    """A broker that leads nothing and whose WAL is committed up to `wal_end` leaves in order; its WAL needs no recovery."""
+
+    node_id: NodeId
+    node_epoch: NodeEpoch
+    wal_end: WalSequence
+
+
+# --- the metadata stream (bidirectional; it is the broker's session) ------------------------------------------------------------------
+
+
+class FollowRequest(Message, frozen=True, kw_only=True):
+    """First message names the follower and where to begin; later ones are heartbeats with what it has applied.
+
+    node_id -1: an observer (CLI, another controller), no session.
+    """
+
+    node_id: NodeId = NodeId(-1)
+    node_epoch: NodeEpoch = NodeEpoch(-1)
+    from_offset: MetadataOffset = MetadataOffset(0)
+    applied_offset: MetadataOffset = MetadataOffset(0)
+
+
+class MetadataBatch(Message, frozen=True, kw_only=True):
+    """Committed records [base_offset, base_offset + len(records)); at most 1 MiB. Empty: a heartbeat.
+
+    reset: forget the image first, the batches from here to the first one without `snapshot` are a snapshot as of `base_offset`.
+    """
+
+    base_offset: MetadataOffset
+    end_offset: MetadataOffset
+    controller_epoch: ControllerEpoch
+    records: list[msgspec.Raw] = []
+    snapshot: bool = False
+    reset: bool = False
+
+
+# --- streams and objects ----------------------------------------------------------------------------------------------------------------
+
+
+class OpenStreamItem(Message, frozen=True, kw_only=True):
+    stream_id: StreamId
+    epoch: StreamEpoch
+
+
+class OpenStreams(Message, frozen=True, kw_only=True):
+    """At most 2,000 items."""
+
+    node_id: NodeId
+    node_epoch: NodeEpoch
+    items: list[OpenStreamItem]
+
+
+class OpenedStreamItem(Message, frozen=True, kw_only=True):
+    status: Status = Status.OK
+    detail: str = ""
+    start_offset: Offset = Offset(0)
+    end_offset: Offset = Offset(0)
+
+
+class StreamsOpened(Message, frozen=True, kw_only=True):
+    items: list[OpenedStreamItem]
+
+
+class TrimStream(Message, frozen=True, kw_only=True):
+    node_id: NodeId
+    node_epoch: NodeEpoch
+    stream_id: StreamId
+    epoch: StreamEpoch
+    start_offset: Offset
+
+
+class PrepareObjects(Message, frozen=True, kw_only=True):
+    """count at most 1,000."""
+
+    node_id: NodeId
+    node_epoch: NodeEpoch
+    count: int
+
+
+class PreparedItem(Message, frozen=True, kw_only=True):
+    object_id: ObjectId
+    key: str
+
+
+class ObjectsPrepared(Message, frozen=True, kw_only=True):
+    items: list[PreparedItem]
+
+
+class CommitObject(Message, frozen=True, kw_only=True):
+    object_id: ObjectId | None
+    key: str
+    role: int
+    size_bytes: int
+    ranges: list[RangeEntry]
+
+
+class CloseItem(Message, frozen=True, kw_only=True):
+    stream_id: StreamId
+    epoch: StreamEpoch
+    end_offset: Offset
+
+
+class ReplacedItem(Message, frozen=True, kw_only=True):
+    stream_id: StreamId
+    object_id: ObjectId
+    start_offset: Offset
+    end_offset: Offset
+
+
+class Commit(Message, frozen=True, kw_only=True):
+    """`stream.ports.CommitObjects` on the wire: one transaction. At most 20,000 ranges, 2,000 closes."""
+
+    node_id: NodeId
+    node_epoch: NodeEpoch
+    objects: list[CommitObject] = []
+    replaced: list[ReplacedItem] = []
+    closes: list[CloseItem] = []
+    wal_committed: WalSequence | None = None
+
+
+class CommitRecovered(Message, frozen=True, kw_only=True):
+    """By the recoverer (node_id, node_epoch) for the dead writer (failed_*). See `StreamMetadata.commit_recovered`."""
+
+    node_id: NodeId
+    node_epoch: NodeEpoch
+    failed_node_id: NodeId
+    failed_node_epoch: NodeEpoch
+    objects: list[CommitObject] = []
+    done: bool = False
+    end: WalSequence = WalSequence(0)
+
+
+# --- topics, configs, key/value, producer ids --------------------------------------------------------------------------------------------
+
+
+class NewTopic(Message, frozen=True, kw_only=True):
+    """partitions, replication_factor -1: the cluster's defaults. assignment: explicit candidates per partition, in order."""
+
+    name: str
+    partitions: int = -1
+    replication_factor: int = -1
+    assignment: list[list[NodeId]] | None = None
+    configs: dict[str, str | None] = {}
+
+
+class CreateTopics(Message, frozen=True, kw_only=True):
+    """At most 10,000 partitions in one request."""
+
+    topics: list[NewTopic]
+    validate_only: bool = False
+
+
+class CreatedTopic(Message, frozen=True, kw_only=True):
+    name: str
+    status: Status = Status.OK
+    detail: str = ""
+    topic_id: UUID | None = None
+    partitions: int = -1
+    replication_factor: int = -1
+
+
+class TopicsCreated(Message, frozen=True, kw_only=True):
+    topics: list[CreatedTopic]
+
+
+class DeleteTopics(Message, frozen=True, kw_only=True):
+    topic_ids: list[UUID]
+
+
+class ItemResults(Message, frozen=True, kw_only=True):
+    items: list[ItemResult]
+
+
+class NewPartitions(Message, frozen=True, kw_only=True):
+    """total: the count afterwards. assignment: candidates of the added ones."""
+
+    name: str
+    total: int
+    assignment: list[list[NodeId]] | None = None
+
+
+class CreatePartitions(Message, frozen=True, kw_only=True):
+    topics: list[NewPartitions]
+    validate_only: bool = False
+
+
+class ConfigChange(Message, frozen=True, kw_only=True):
+    resource_type: int
+    resource_name: str
+    name: str
+    value: str | None
+
+
+class AlterConfigs(Message, frozen=True, kw_only=True):
+    """All or nothing per resource."""
+
+    changes: list[ConfigChange]
+    validate_only: bool = False
+
+
+class AllocateProducerIds(Message, frozen=True, kw_only=True):
+    """A block of 1,000 ids."""
+
+    node_id: NodeId
+    node_epoch: NodeEpoch
+
+
+class ProducerIdBlock(Message, frozen=True, kw_only=True):
+    first_producer_id: int
+    count: int
+
+
+class PutKeyValue(Message, frozen=True, kw_only=True):
+    key: str
+    value: bytes
+    if_absent: bool = False
+
+
+class GetKeyValue(Message, frozen=True, kw_only=True):
+    key: str
+
+
+class DeleteKeyValue(Message, frozen=True, kw_only=True):
+    key: str
+
+
+class KeyValue(Message, frozen=True, kw_only=True):
+    key: str
+    value: bytes | None
+
+
+class DescribeController(Message, frozen=True, kw_only=True):
+    pass
+
+
+class ControllerStatus(Message, frozen=True, kw_only=True):
+    cluster_id: str
+    controller_id: int
+    controller_epoch: ControllerEpoch
+    committed_offset: MetadataOffset
+    active: bool

@@ -1,0 +1,77 @@
+"""What can go wrong in the stream layer. `retriable` says whether the same call may succeed later without anybody's help."""
+
+from stream.ids import Offset, StreamId, WalSequence
+
+
+class StreamError(Exception):
+    retriable = False
+
+
+class StreamNotOpened(StreamError):
+    """This process does not hold the stream open: it was never opened here, or is closing."""
+
+    def __init__(self, stream_id: StreamId) -> None:
+        super().__init__(f"stream {stream_id} is not open on this node")
+        self.stream_id = stream_id
+
+
+class StreamFenced(StreamError):
+    """Somebody with a higher epoch owns the stream. Never retry: stop serving it."""
+
+    def __init__(self, stream_id: StreamId, reason: str) -> None:
+        super().__init__(f"stream {stream_id} is fenced: {reason}")
+        self.stream_id = stream_id
+
+
+class StreamNotClosed(StreamError):
+    """The previous owner has not closed the stream yet, nor has its WAL been recovered. Retry after the metadata changed."""
+
+    retriable = True
+
+    def __init__(self, stream_id: StreamId) -> None:
+        super().__init__(f"stream {stream_id} is still open elsewhere")
+        self.stream_id = stream_id
+
+
+class OffsetOutOfRange(StreamError):
+    def __init__(self, stream_id: StreamId, offset: Offset, start_offset: Offset, end_offset: Offset) -> None:
+        super().__init__(f"stream {stream_id}: offset {offset} is outside [{start_offset}, {end_offset})")
+        self.stream_id = stream_id
+        self.offset = offset
+        self.start_offset = start_offset
+        self.end_offset = end_offset
+
+
+class WalFenced(StreamError):
+    """A fence object (or another writer's object) lies in our next slot: nothing more can be acknowledged by this process."""
+
+    def __init__(self, sequence: WalSequence, by: str) -> None:
+        super().__init__(f"WAL slot {sequence} is taken by {by}: this writer is fenced")
+        self.sequence = sequence
+
+
+class WalClosed(StreamError):
+    """The WAL was shut down (or fenced earlier); appends are refused."""
+
+
+class ObjectCorrupt(StreamError):
+    """Bytes that do not match their checksum or layout. Names the object and where in it; nothing is guessed."""
+
+    def __init__(self, key: str, position: int, what: str) -> None:
+        super().__init__(f"object {key} is corrupt at byte {position}: {what}")
+        self.key = key
+        self.position = position
+
+
+class BatchCorrupt(StreamError):
+    """A Kafka record batch whose header, length, checksum or records do not hold together."""
+
+
+class NotContiguous(StreamError):
+    """Ranges that must follow one another do not. Failing closed: a gap is never bridged."""
+
+    def __init__(self, stream_id: StreamId, expected: Offset, found: Offset) -> None:
+        super().__init__(f"stream {stream_id}: expected offset {expected}, found {found}")
+        self.stream_id = stream_id
+        self.expected = expected
+        self.found = found

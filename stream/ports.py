@@ -1,0 +1,143 @@
+"""What the stream layer needs from the world, and the values that cross those borders.
+
+`StreamMetadata` is implemented over gRPC and the local metadata image by `controller.rpc.stream_metadata`, and in memory by
+`tests/support`. Mutations are RPCs to the controller; look-ups are answered by the local image without any I/O.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from enum import IntEnum
+from typing import Protocol
+
+from stream.ids import Millis, NodeEpoch, NodeId, ObjectId, Offset, StreamEpoch, StreamId, WalSequence
+
+
+class ObjectRole(IntEnum):
+    """IDs are stored in object headers and metadata; never reuse."""
+
+    WAL = 1
+    STREAM_SET = 2
+    STREAM = 3
+    FENCE = 4
+
+
+@dataclass(frozen=True, slots=True)
+class StreamRange:
+    """A contiguous run of one stream inside one object."""
+
+    stream_id: StreamId
+    start_offset: Offset
+    end_offset: Offset
+    record_count: int
+    size_bytes: int
+    max_timestamp_ms: Millis
+
+
+@dataclass(frozen=True, slots=True)
+class NewObject:
+    """An object that was PUT and is to be committed. `object_id` is the prepared id; None for a WAL object committed in place."""
+
+    object_id: ObjectId | None
+    key: str
+    role: ObjectRole
+    size_bytes: int
+    ranges: tuple[StreamRange, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class ObjectRange:
+    """Where a stretch of a stream lies, as committed: `range` is the part of the object that belongs to the stream's log."""
+
+    object_id: ObjectId
+    key: str
+    role: ObjectRole
+    object_size_bytes: int
+    range: StreamRange
+
+
+@dataclass(frozen=True, slots=True)
+class PreparedObject:
+    object_id: ObjectId
+    key: str
+
+
+@dataclass(frozen=True, slots=True)
+class OpenStream:
+    stream_id: StreamId
+    epoch: StreamEpoch
+
+
+@dataclass(frozen=True, slots=True)
+class OpenedStream:
+    stream_id: StreamId
+    epoch: StreamEpoch
+    start_offset: Offset
+    end_offset: Offset
+    """Committed end: the next append goes here."""
+
+
+@dataclass(frozen=True, slots=True)
+class CloseStream:
+    stream_id: StreamId
+    epoch: StreamEpoch
+    end_offset: Offset
+    """Confirmed (durable) end. Must equal the committed end after the commit that carries this close."""
+
+
+@dataclass(frozen=True, slots=True)
+class ReplacedRange:
+    """Compaction source: the entry of `stream_id` in `object_id` that the new objects of the same commit cover completely."""
+
+    stream_id: StreamId
+    object_id: ObjectId
+    start_offset: Offset
+    end_offset: Offset
+
+
+@dataclass(frozen=True, slots=True)
+class CommitObjects:
+    """One atomic transaction. Either everything in it holds afterwards or nothing does; repeating it after a lost reply succeeds.
+
+    wal_committed: every slot below it holds nothing any more that recovery would need; None leaves it. Never moves back.
+    """
+
+    objects: tuple[NewObject, ...] = ()
+    replaced: tuple[ReplacedRange, ...] = ()
+    closes: tuple[CloseStream, ...] = ()
+    wal_committed: WalSequence | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class WalIdentity:
+    node_id: NodeId
+    node_epoch: NodeEpoch
+
+
+class StreamMetadata(Protocol):
+    """The controller as the stream layer of one (node, node epoch) sees it.
+
+    Every mutation returns only when the local image has reached it (read your writes). Raises StreamFenced, StreamNotClosed, WalFenced
+    (node epoch expired or node fenced), NotContiguous; transport errors are retried inside until the deadline, then `TimeoutError`.
+    """
+
+    async def open_streams(self, requests: Sequence[OpenStream]) -> list[OpenedStream | Exception]:
+        """Open many; one bad stream does not fail the others. Same owner and epoch again is success (lost reply)."""
+        ...
+
+    async def prepare_objects(self, count: int) -> list[PreparedObject]:
+        """Allocate ids and keys for PUTs; uncommitted ones are deleted by the controller after 60 minutes."""
+        ...
+
+    async def commit(self, commit: CommitObjects) -> None: ...
+
+    async def trim_stream(self, stream_id: StreamId, epoch: StreamEpoch, start_offset: Offset) -> None: ...
+
+    def objects(self, stream_id: StreamId, start_offset: Offset, end_offset: Offset, limit: int) -> list[ObjectRange]:
+        """Committed ranges that intersect [start, end), in offset order, at most `limit`, from the local image."""
+        ...
+
+    def committed_end(self, stream_id: StreamId) -> Offset: ...
+
+    async def commit_recovered(self, failed: WalIdentity, objects: Sequence[NewObject], *, done: bool, end: WalSequence) -> None:
+        """Commit in place what a dead writer's WAL held; `done` closes its streams, ends its WAL at `end` and elects new leaders."""
+        ...
