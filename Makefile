@@ -1,0 +1,81 @@
+# The manual. `make` alone lists what there is; every target sets up what it needs by itself.
+#
+#   make demo     the main job on real data: 336,776 flights through the brokers, all brokers killed, everything read back
+#   make test     everything CI runs: lint, types, architecture, unit, property, integration and system tests
+#
+SHELL := /bin/bash
+.SHELLFLAGS := -euo pipefail -c
+.DEFAULT_GOAL := help
+
+PYTHON ?= python3
+VENV := .venv
+BIN := $(VENV)/bin
+STAMP := $(VENV)/.installed
+PACKAGES := objectstore stream controller broker deploy
+SEEDS ?= 200
+JOBS ?= 2
+ARGS ?=
+
+.PHONY: help
+help: ## list the targets
+	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 14
+
+$(STAMP): pyproject.toml constraints.txt
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || { echo "Penstock needs Python 3.11 or newer; $(PYTHON) is $$($(PYTHON) -V). Say: make PYTHON=python3.12 ..."; exit 1; }
+	@test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
+	@echo "installing into $(VENV) ..."
+	@$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt uv
+	@$(BIN)/uv pip install --quiet --python $(BIN)/python -c constraints.txt -e '.[dev]'
+	@touch $@
+
+.PHONY: venv
+venv: $(STAMP) ## a virtual environment with the pinned versions of constraints.txt
+
+.PHONY: demo
+demo: venv ## real flights in, every broker killed with SIGKILL, every record read back
+	$(BIN)/penstock demo $(ARGS)
+
+.PHONY: dev
+dev: venv ## a local cluster with an S3 server; Ctrl-C stops it
+	$(BIN)/penstock dev $(ARGS)
+
+.PHONY: format
+format: venv ## rewrite the sources in the house style
+	$(BIN)/ruff format .
+	$(BIN)/ruff check --fix .
+
+.PHONY: check
+check: venv ## lint, types (mypy and pyright, strict), import contracts, house rules
+	$(BIN)/ruff format --check .
+	$(BIN)/ruff check .
+	$(BIN)/lint-imports --config .importlinter
+	$(BIN)/mypy
+	$(BIN)/pyright
+	$(BIN)/pytest -q -p no:cacheprovider tests/tidy
+
+.PHONY: test
+test: check ## everything that CI runs, in under 25 minutes on 2 cores
+	$(BIN)/pytest -q -n $(JOBS) --dist worksteal tests/unit tests/property tests/sim tests/integration $(ARGS)
+	$(BIN)/pytest -q tests/system $(ARGS)
+
+.PHONY: unit
+unit: venv ## the fast tests alone
+	$(BIN)/pytest -q -n $(JOBS) tests/unit tests/property $(ARGS)
+
+.PHONY: sim
+sim: venv ## the deterministic simulator, SEEDS=200 of them
+	$(BIN)/python -m tests.sim --seeds $(SEEDS) $(ARGS)
+
+.PHONY: bench
+bench: venv ## the bars of docs/performance.md, as ratios measured in this run
+	$(BIN)/python -m benchmarks $(ARGS)
+
+.PHONY: constraints
+constraints: venv ## renew constraints.txt from what is installed now
+	@{ echo "# Names and versions that CI and 'make venv' install; renew with 'make constraints'."; \
+	   $(BIN)/uv pip freeze --python $(BIN)/python --exclude-editable; } > constraints.new && mv constraints.new constraints.txt
+
+.PHONY: clean
+clean: ## remove the environment and every cache
+	rm -rf $(VENV) dist build .mypy_cache .ruff_cache .pytest_cache .hypothesis
+	find . -name __pycache__ -type d -prune -exec rm -rf {} +
