@@ -1,0 +1,54 @@
+"""The HTTP session below the S3 client, changed in the two places where its defaults are wrong for a log.
+
+Invariant: a request is sent at most once. aiohttp repeats a PUT by itself when a kept-alive connection breaks; if the first
+one had been applied, the second one of an `If-None-Match` write answers 412 and the caller would believe itself fenced.
+Large bodies are written as slices of the caller's memory: the default copies a body and sends it by 64 KiB with a loop turn each.
+Must not keep state of its own. Source: aiohttp.ClientSession._request, RFC 9110 9.2.2.
+"""
+
+from typing import Any, Final, cast
+
+from aiobotocore.httpsession import AIOHTTPSession
+from aiohttp.abc import AbstractStreamWriter
+from aiohttp.payload import Payload
+
+WRITE_CHUNK_BYTES: Final = 256 * 1024
+"""One write to the socket. Smaller costs more loop turns, larger holds the loop longer and is buffered by copying."""
+
+
+class SlicedBody(Payload):
+    """A body that is written as slices of the `bytes` it wraps, without a copy; may be written again."""
+
+    def __init__(self, body: bytes) -> None:
+        super().__init__(body, content_type=None)
+        self._size = len(body)
+
+    async def write(self, writer: AbstractStreamWriter) -> None:
+        """Write all of it, waiting for the socket between slices."""
+        view = memoryview(cast("bytes", self._value))
+        for start in range(0, len(view), WRITE_CHUNK_BYTES):
+            await writer.write(view[start : start + WRITE_CHUNK_BYTES])
+
+    def decode(self, encoding: str = "utf-8", errors: str = "strict") -> str:
+        """For aiohttp's debug output only."""
+        return cast("bytes", self._value).decode(encoding, errors)
+
+
+class SendOnceSession(AIOHTTPSession):
+    """aiobotocore's session without hidden repetition and without copies of large bodies.
+
+    Requests are botocore's AWSPreparedRequest and sessions aiohttp's ClientSession; the published stubs say otherwise.
+    """
+
+    async def send(self, request: Any) -> Any:  # noqa: ANN401 (wrong stubs)
+        """Send one request and return when the response's head is there."""
+        if isinstance(request.body, bytes) and len(request.body) > WRITE_CHUNK_BYTES:
+            request.body = SlicedBody(request.body)
+        return await super().send(request)
+
+    async def _get_session(self, proxy_url: str | None) -> Any:  # noqa: ANN401 (absent from the stubs)
+        base: Any = super()
+        session = await base._get_session(proxy_url)
+        assert hasattr(session, "_retry_connection"), "aiohttp renamed the switch that stops it from repeating a PUT"
+        session._retry_connection = False
+        return session
