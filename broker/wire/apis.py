@@ -1,0 +1,89 @@
+"""The Kafka APIs that this broker speaks: keys, names, versions. The one table that announcing, parsing and generating share.
+
+Invariant: what is announced can be parsed, but for two minima: Kafka 4 announces Produce from 0 though it serves 3 up
+(KAFKA-18659: older librdkafka stops compressing otherwise), and so do we. A version that is announced and not served
+closes the connection, as in Kafka. Maxima grow only together with the semantics of the version.
+
+Source: Kafka's ApiKeys; KIP-896 (minima), KIP-482 (flexible versions); `reference/protocol.md` section 2.
+"""
+
+from dataclasses import dataclass
+from typing import Final
+
+
+@dataclass(frozen=True, slots=True)
+class ApiSpec:
+    """One API. `module` is the name of its codec in `broker.wire.gen`."""
+
+    key: int
+    name: str
+    module: str
+    announced_min: int
+    served_min: int
+    max: int
+    flexible_from: int
+
+    def serves(self, version: int) -> bool:
+        return self.served_min <= version <= self.max
+
+    def is_flexible(self, version: int) -> bool:
+        """Does this version use compact lengths, tagged fields and request header v2?"""
+        return version >= self.flexible_from
+
+
+def _api(key: int, name: str, module: str, versions: tuple[int, int], flexible_from: int) -> ApiSpec:
+    announced_min, maximum = versions
+    return ApiSpec(key, name, module, announced_min, announced_min, maximum, flexible_from)
+
+
+PRODUCE: Final = ApiSpec(0, "Produce", "produce", 0, 3, 11, 9)
+FETCH: Final = _api(1, "Fetch", "fetch", (4, 16), 12)
+LIST_OFFSETS: Final = _api(2, "ListOffsets", "list_offsets", (1, 9), 6)
+METADATA: Final = _api(3, "Metadata", "metadata", (0, 13), 9)
+OFFSET_COMMIT: Final = _api(8, "OffsetCommit", "offset_commit", (2, 9), 8)
+OFFSET_FETCH: Final = _api(9, "OffsetFetch", "offset_fetch", (1, 9), 6)
+FIND_COORDINATOR: Final = _api(10, "FindCoordinator", "find_coordinator", (0, 6), 3)
+JOIN_GROUP: Final = _api(11, "JoinGroup", "join_group", (0, 9), 6)
+HEARTBEAT: Final = _api(12, "Heartbeat", "heartbeat", (0, 4), 4)
+LEAVE_GROUP: Final = _api(13, "LeaveGroup", "leave_group", (0, 5), 4)
+SYNC_GROUP: Final = _api(14, "SyncGroup", "sync_group", (0, 5), 4)
+DESCRIBE_GROUPS: Final = _api(15, "DescribeGroups", "describe_groups", (0, 5), 5)
+LIST_GROUPS: Final = _api(16, "ListGroups", "list_groups", (0, 5), 3)
+API_VERSIONS: Final = _api(18, "ApiVersions", "api_versions", (0, 4), 3)
+CREATE_TOPICS: Final = _api(19, "CreateTopics", "create_topics", (2, 7), 5)
+DELETE_TOPICS: Final = _api(20, "DeleteTopics", "delete_topics", (1, 6), 4)
+INIT_PRODUCER_ID: Final = _api(22, "InitProducerId", "init_producer_id", (0, 4), 2)
+OFFSET_FOR_LEADER_EPOCH: Final = _api(23, "OffsetForLeaderEpoch", "offset_for_leader_epoch", (2, 4), 4)
+DESCRIBE_CONFIGS: Final = _api(32, "DescribeConfigs", "describe_configs", (1, 4), 4)
+CREATE_PARTITIONS: Final = _api(37, "CreatePartitions", "create_partitions", (0, 3), 2)
+DELETE_GROUPS: Final = _api(42, "DeleteGroups", "delete_groups", (0, 2), 2)
+DESCRIBE_CLUSTER: Final = _api(60, "DescribeCluster", "describe_cluster", (0, 1), 0)
+
+APIS: Final[dict[int, ApiSpec]] = {
+    api.key: api
+    for api in (
+        PRODUCE,
+        FETCH,
+        LIST_OFFSETS,
+        METADATA,
+        OFFSET_COMMIT,
+        OFFSET_FETCH,
+        FIND_COORDINATOR,
+        JOIN_GROUP,
+        HEARTBEAT,
+        LEAVE_GROUP,
+        SYNC_GROUP,
+        DESCRIBE_GROUPS,
+        LIST_GROUPS,
+        API_VERSIONS,
+        CREATE_TOPICS,
+        DELETE_TOPICS,
+        INIT_PRODUCER_ID,
+        OFFSET_FOR_LEADER_EPOCH,
+        DESCRIBE_CONFIGS,
+        CREATE_PARTITIONS,
+        DELETE_GROUPS,
+        DESCRIBE_CLUSTER,
+    )
+}
+"""By key, in the order in which ApiVersions lists them."""

@@ -1,0 +1,75 @@
+"""The generated codecs by API key, for code that handles any API alike: dispatchers, probes, tests.
+
+Code that handles one API imports its module from `broker.wire.gen` and gets its types. The messages are of type `Any`
+here because each API has its own.
+"""
+
+from collections.abc import Callable
+from types import ModuleType
+from typing import Any, Final, NamedTuple
+
+from broker.wire.gen import (
+    api_versions,
+    create_partitions,
+    create_topics,
+    delete_groups,
+    delete_topics,
+    describe_cluster,
+    describe_configs,
+    describe_groups,
+    fetch,
+    find_coordinator,
+    heartbeat,
+    init_producer_id,
+    join_group,
+    leave_group,
+    list_groups,
+    list_offsets,
+    metadata,
+    offset_commit,
+    offset_fetch,
+    offset_for_leader_epoch,
+    produce,
+    sync_group,
+)
+from broker.wire.primitives import Reader, Writer
+
+_MODULES: Final[tuple[ModuleType, ...]] = (
+    produce,
+    fetch,
+    list_offsets,
+    metadata,
+    offset_commit,
+    offset_fetch,
+    find_coordinator,
+    join_group,
+    heartbeat,
+    leave_group,
+    sync_group,
+    describe_groups,
+    list_groups,
+    api_versions,
+    create_topics,
+    delete_topics,
+    init_producer_id,
+    offset_for_leader_epoch,
+    describe_configs,
+    create_partitions,
+    delete_groups,
+    describe_cluster,
+)
+
+
+class Codec(NamedTuple):
+    """The four functions of one API; a broker uses the first and the last."""
+
+    decode_request: Callable[[Reader, int], Any]
+    encode_request: Callable[[Writer, Any, int], None]
+    decode_response: Callable[[Reader, int], Any]
+    encode_response: Callable[[Writer, Any, int], None]
+
+
+CODECS: Final[dict[int, Codec]] = {
+    module.API_KEY: Codec(module.decode_request, module.encode_request, module.decode_response, module.encode_response)
+    for module in _MODULES
+}

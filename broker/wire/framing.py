@@ -1,0 +1,127 @@
+"""Frames and headers: what stands before every message, and whole frames around a message.
+
+A frame is an int32 size and that many bytes: a header and a body. Which header belongs to a message follows from its
+API and version, with two exceptions that are as old as the protocol: `client_id` stays a legacy string in the flexible
+header, and the ApiVersions response always has header v0, for a client reads it before it knows what we speak.
+
+Invariant: `parse_header` returns only for requests that `broker.wire.gen` can read, except ApiVersions of an unknown
+version, which is returned with `is_supported` false: it must be answered (error 35, encoded as v0), its body never read.
+Must not: read bodies of requests, or know handlers.
+
+Source: Kafka's RequestHeader.json and ResponseHeader.json; KIP-482; KIP-511; `reference/protocol.md` section 1.
+"""
+
+import struct
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Final, TypeVar
+
+from broker.wire.apis import API_VERSIONS, APIS, ApiSpec
+from broker.wire.errors import FrameTooLarge, UnencodableValue, UnsupportedApi
+from broker.wire.primitives import Buffer, Reader, Writer
+
+SIZE_BYTES: Final = 4
+MAX_FRAME_BYTES: Final = 100 * 1024 * 1024
+"""Kafka's default of socket.request.max.bytes."""
+
+_SIZE: Final = struct.Struct(">i")
+_REQUEST: Final = struct.Struct(">hhi")
+_SIZE_AND_CORRELATION: Final = struct.Struct(">ii")
+
+Message = TypeVar("Message")
+
+
+@dataclass(slots=True)
+class RequestHeader:
+    """Who asks what. The body begins at `body_offset` of the frame (which excludes the size prefix)."""
+
+    api: ApiSpec
+    api_version: int
+    correlation_id: int
+    client_id: str | None
+    body_offset: int
+    is_supported: bool
+
+
+def frame_size_bytes(prefix: Buffer, max_bytes: int = MAX_FRAME_BYTES) -> int:
+    """The size that the first four bytes of `prefix` announce; above the limit nothing must be allocated: close."""
+    (size_bytes,) = _SIZE.unpack_from(prefix)
+    if not 0 <= size_bytes <= max_bytes:
+        raise FrameTooLarge(size_bytes, max_bytes)
+    return int(size_bytes)
+
+
+def parse_header(frame: Buffer) -> RequestHeader:
+    """Read the header of a frame (without its size prefix). Raises `UnsupportedApi` (close, as Kafka does)."""
+    reader = Reader(frame)
+    api_key, version, correlation_id = reader.unpack(_REQUEST)
+    api = APIS.get(api_key)
+    if api is None:
+        raise UnsupportedApi(api_key, version)
+    is_supported = api.serves(version)
+    if not is_supported and api is not API_VERSIONS:
+        raise UnsupportedApi(api_key, version)
+    client_id = reader.nullable_string(flexible=False)
+    if is_supported and api.is_flexible(version):
+        reader.skip_tags()
+    return RequestHeader(api, version, correlation_id, client_id, reader.pos, is_supported)
+
+
+def decode_body(decode: Callable[[Reader, int], Message], frame: Buffer, body_offset: int, version: int) -> Message:
+    """Read a body with a function of `broker.wire.gen`, which must use up the whole frame."""
+    reader = Reader(frame, body_offset)
+    message = decode(reader, version)
+    reader.expect_end()
+    return message
+
+
+def encode_response_frame(
+    api: ApiSpec,
+    version: int,
+    correlation_id: int,
+    encode: Callable[[Writer, Message, int], None],
+    message: Message,
+) -> Writer:
+    """A whole response, size prefix included. For ApiVersions of an unknown version pass version 0."""
+    writer = Writer(8)
+    if api.is_flexible(version) and api is not API_VERSIONS:
+        writer.append(0)
+    _encode(encode, writer, message, version)
+    _SIZE_AND_CORRELATION.pack_into(writer, 0, len(writer) - SIZE_BYTES, correlation_id)
+    return writer
+
+
+def encode_request_frame(
+    api: ApiSpec,
+    version: int,
+    correlation_id: int,
+    encode: Callable[[Writer, Message, int], None],
+    message: Message,
+    *,
+    client_id: str | None = None,
+) -> Writer:
+    """A whole request, size prefix included, for probes, benchmarks and tests."""
+    writer = Writer(SIZE_BYTES)
+    writer += _REQUEST.pack(api.key, version, correlation_id)
+    writer.nullable_string(client_id, flexible=False)
+    if api.is_flexible(version):
+        writer.append(0)
+    _encode(encode, writer, message, version)
+    _SIZE.pack_into(writer, 0, len(writer) - SIZE_BYTES)
+    return writer
+
+
+def parse_response_header(api: ApiSpec, version: int, frame: Buffer) -> tuple[int, int]:
+    """The client's side: (correlation id, offset of the body) of a frame without its size prefix."""
+    reader = Reader(frame)
+    correlation_id = reader.i32()
+    if api.is_flexible(version) and api is not API_VERSIONS:
+        reader.skip_tags()
+    return correlation_id, reader.pos
+
+
+def _encode(encode: Callable[[Writer, Message, int], None], writer: Writer, message: Message, version: int) -> None:
+    try:
+        encode(writer, message, version)
+    except struct.error as error:
+        raise UnencodableValue(f"{type(message).__name__} v{version} holds a number out of range: {error}") from error

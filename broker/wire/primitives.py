@@ -1,0 +1,270 @@
+"""The alphabet of the Kafka protocol: a bounds-checked `Reader` and an appending `Writer`.
+
+Invariant: no declared length or count is believed before it is compared with the bytes left, so a frame of n bytes
+never makes us allocate more than a small multiple of n; and one frame never decodes to more than
+`MAX_ELEMENTS_COUNT` array elements, which bounds the time that one peer can hold the event loop (about 0.3 s).
+A `Reader` raises nothing but `WireError`. Must not: know any API, copy record batches, or log.
+
+`flexible` (KIP-482) selects compact lengths (uvarint, plus one, 0 = null) over legacy ones (int16/int32, -1 = null).
+The all-zero UUID is Kafka's "none" and `None` here. `records` are memoryviews of the frame; `bytes` are copied.
+
+Source: Kafka's protocol guide; KIP-482 (tagged fields); limits as in Kafka's ByteUtils and generated readers.
+"""
+
+import struct
+from collections.abc import Sequence
+from typing import Final, TypeAlias
+from uuid import UUID
+
+from broker.wire.errors import InvalidLength, InvalidText, InvalidVarint, TrailingBytes, Truncated, UnencodableValue
+
+Buffer: TypeAlias = bytes | bytearray | memoryview
+
+MAX_STRING_BYTES: Final = 0x7FFF
+MAX_ELEMENTS_COUNT: Final = 500_000
+"""Array elements and tagged fields in one frame. The largest honest request, a Fetch of all partitions a node may
+lead, stays under a tenth of it; at 100 to 200 bytes an object the limit costs at most about 100 MB."""
+
+_NULL_UUID: Final = bytes(16)
+_I8: Final = struct.Struct(">b")
+_I16: Final = struct.Struct(">h")
+_I32: Final = struct.Struct(">i")
+_I64: Final = struct.Struct(">q")
+_pack_i16: Final = _I16.pack
+_pack_i32: Final = _I32.pack
+
+
+class Reader:
+    """A cursor over one message. `pos` may be moved by callers that have checked against `end` themselves."""
+
+    __slots__ = ("_elements_left_count", "end", "pos", "view")
+
+    def __init__(self, buffer: Buffer, pos: int = 0) -> None:
+        self.view = memoryview(buffer)
+        self.pos = pos
+        self.end = len(self.view)
+        self._elements_left_count = MAX_ELEMENTS_COUNT
+
+    def expect_end(self) -> None:
+        """Raise `TrailingBytes` unless everything was read."""
+        if self.pos != self.end:
+            raise TrailingBytes(self.end - self.pos)
+
+    def unpack(self, layout: struct.Struct) -> tuple[int, ...]:
+        """Read a run of fixed-size fields at once."""
+        pos = self.pos
+        try:
+            values = layout.unpack_from(self.view, pos)
+        except struct.error:
+            raise Truncated(layout.size, self.end - pos) from None
+        self.pos = pos + layout.size
+        return values
+
+    def i8(self) -> int:
+        return self.unpack(_I8)[0]
+
+    def i16(self) -> int:
+        return self.unpack(_I16)[0]
+
+    def i32(self) -> int:
+        return self.unpack(_I32)[0]
+
+    def i64(self) -> int:
+        return self.unpack(_I64)[0]
+
+    def boolean(self) -> bool:
+        return self.unpack(_I8)[0] != 0
+
+    def uvarint(self) -> int:
+        """Read an unsigned 32-bit varint; nearly all are lengths under 127, hence the one-byte path first."""
+        pos = self.pos
+        view = self.view
+        try:
+            byte = view[pos]
+            if byte < 0x80:
+                self.pos = pos + 1
+                return byte
+            value = byte & 0x7F
+            for shift in (7, 14, 21, 28):
+                pos += 1
+                byte = view[pos]
+                value |= (byte & 0x7F) << shift
+                if byte < 0x80:
+                    break
+            else:
+                raise InvalidVarint("a varint is longer than five bytes")
+        except IndexError:
+            raise Truncated(1, 0) from None
+        if value > 0xFFFFFFFF:
+            raise InvalidVarint(f"varint {value} does not fit in 32 bits")
+        self.pos = pos + 1
+        return value
+
+    def take(self, size_bytes: int) -> memoryview:
+        """The next `size_bytes` (not negative) as a view of the frame."""
+        pos = self.pos
+        stop = pos + size_bytes
+        if stop > self.end:
+            raise Truncated(size_bytes, self.end - pos)
+        self.pos = stop
+        return self.view[pos:stop]
+
+    def nullable_string(self, flexible: bool) -> str | None:
+        size_bytes = self.uvarint() - 1 if flexible else self.i16()
+        if size_bytes < 0:
+            if size_bytes != -1:
+                raise InvalidLength("string", size_bytes, MAX_STRING_BYTES)
+            return None
+        if size_bytes > MAX_STRING_BYTES:
+            raise InvalidLength("string", size_bytes, MAX_STRING_BYTES)
+        try:
+            return str(self.take(size_bytes), "utf-8")
+        except UnicodeDecodeError as error:
+            raise InvalidText(f"a string of {size_bytes} bytes is not UTF-8: {error.reason}") from None
+
+    def string(self, flexible: bool) -> str:
+        value = self.nullable_string(flexible)
+        if value is None:
+            raise InvalidLength("string", -1, MAX_STRING_BYTES)
+        return value
+
+    def records(self, flexible: bool) -> memoryview | None:
+        """Record batches as a view into the frame: valid, and writable in place, as long as the frame is."""
+        size_bytes = self.uvarint() - 1 if flexible else self.i32()
+        if size_bytes < 0:
+            if size_bytes != -1:
+                raise InvalidLength("bytes", size_bytes, self.end - self.pos)
+            return None
+        return self.take(size_bytes)
+
+    def byte_string(self, flexible: bool) -> bytes:
+        view = self.records(flexible)
+        if view is None:
+            raise InvalidLength("bytes", -1, self.end - self.pos)
+        return view.tobytes()
+
+    def uuid(self) -> UUID | None:
+        raw = self.take(16).tobytes()
+        return None if raw == _NULL_UUID else UUID(bytes=raw)
+
+    def nullable_count(self, flexible: bool, element_bytes: int) -> int:
+        """The declared length of an array whose elements take at least `element_bytes` each; -1 is null."""
+        count = self.uvarint() - 1 if flexible else self.i32()
+        if count <= 0:
+            if count < -1:
+                raise InvalidLength("array", count, self.end - self.pos)
+            return count
+        self._charge("array", count, element_bytes)
+        return count
+
+    def count(self, flexible: bool, element_bytes: int) -> int:
+        count = self.nullable_count(flexible, element_bytes)
+        if count < 0:
+            raise InvalidLength("array", count, self.end - self.pos)
+        return count
+
+    def i32s(self, flexible: bool) -> list[int]:
+        return list(self.unpack(struct.Struct(f">{self.count(flexible, 4)}i")))
+
+    def tag_count(self) -> int:
+        count = self.uvarint()
+        if count:
+            self._charge("tagged fields", count, 2)
+        return count
+
+    def tag(self) -> tuple[int, int]:
+        """The next tagged field as (tag, position of its end); its value begins at `pos`."""
+        tag = self.uvarint()
+        size_bytes = self.uvarint()
+        stop = self.pos + size_bytes
+        if stop > self.end:
+            raise Truncated(size_bytes, self.end - self.pos)
+        return tag, stop
+
+    def end_tag(self, stop: int) -> None:
+        """State that a known tagged field was read to its end, no less and no more."""
+        if self.pos != stop:
+            raise InvalidLength("tagged field", stop - self.pos, 0)
+
+    def skip_tags(self) -> None:
+        """Skip a section of tagged fields that we know none of, as KIP-482 demands."""
+        pos = self.pos
+        if pos < self.end and self.view[pos] == 0:
+            self.pos = pos + 1
+            return
+        for _ in range(self.tag_count()):
+            _, self.pos = self.tag()
+
+    def _charge(self, what: str, count: int, element_bytes: int) -> None:
+        allowed = min((self.end - self.pos) // element_bytes, self._elements_left_count)
+        if count > allowed:
+            raise InvalidLength(what, count, allowed)
+        self._elements_left_count -= count
+
+
+class Writer(bytearray):
+    """A growing message. Fixed-size fields are added with `writer += layout.pack(...)`; everything is copied in."""
+
+    __slots__ = ()
+
+    def uvarint(self, value: int) -> None:
+        while value > 0x7F:
+            self.append(value & 0x7F | 0x80)
+            value >>= 7
+        self.append(value)
+
+    def null(self, flexible: bool) -> None:
+        """A null array or null bytes."""
+        self += b"\x00" if flexible else b"\xff\xff\xff\xff"
+
+    def length(self, count: int, flexible: bool) -> None:
+        """The length of an array or of bytes."""
+        if not flexible:
+            self += _pack_i32(count)
+        elif count < 0x7F:
+            self.append(count + 1)
+        else:
+            self.uvarint(count + 1)
+
+    def string(self, value: str, flexible: bool) -> None:
+        encoded = value.encode()
+        size_bytes = len(encoded)
+        if size_bytes > MAX_STRING_BYTES:
+            raise UnencodableValue(f"a string of {size_bytes} bytes; a Kafka string holds at most {MAX_STRING_BYTES}")
+        if not flexible:
+            self += _pack_i16(size_bytes)
+        elif size_bytes < 0x7F:
+            self.append(size_bytes + 1)
+        else:
+            self.uvarint(size_bytes + 1)
+        self += encoded
+
+    def nullable_string(self, value: str | None, flexible: bool) -> None:
+        if value is None:
+            self += b"\x00" if flexible else b"\xff\xff"
+        else:
+            self.string(value, flexible)
+
+    def byte_string(self, value: Buffer, flexible: bool) -> None:
+        self.length(len(value), flexible)
+        self += value
+
+    def records(self, value: Buffer | None, flexible: bool) -> None:
+        """Record batches, copied: the broker's own hot paths (`broker.wire.fetch`) hand out views instead."""
+        if value is None:
+            self.null(flexible)
+        else:
+            self.byte_string(value, flexible)
+
+    def uuid(self, value: UUID | None) -> None:
+        self += _NULL_UUID if value is None else value.bytes
+
+    def i32s(self, values: Sequence[int], flexible: bool) -> None:
+        self.length(len(values), flexible)
+        self += struct.pack(f">{len(values)}i", *values)
+
+    def tagged(self, tag: int, body: "Writer") -> None:
+        """One tagged field; the caller writes their number before and keeps them in the order of their tags."""
+        self.uvarint(tag)
+        self.uvarint(len(body))
+        self += body
