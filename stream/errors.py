@@ -50,6 +50,25 @@ class WalFenced(StreamError):
         self.sequence = sequence
 
 
+class WalFull(StreamError):
+    """Unacknowledged or uncommitted bytes are beyond their limit and its overshoot. Retry when `Storage.wait_for_room` returns."""
+
+    retriable = True
+
+    def __init__(self, backlog_bytes: int, limit_bytes: int) -> None:
+        super().__init__(f"{backlog_bytes} bytes wait for the object store, the limit is {limit_bytes}: it is slower than the intake")
+        self.backlog_bytes = backlog_bytes
+        self.limit_bytes = limit_bytes
+
+
+class WalFailed(StreamError):
+    """A slot could not be written within its deadline. No later slot may be acknowledged, so this start of the broker has to end."""
+
+    def __init__(self, sequence: WalSequence, cause: str) -> None:
+        super().__init__(f"WAL slot {sequence} could not be written: {cause}")
+        self.sequence = sequence
+
+
 class WalClosed(StreamError):
     """The WAL was shut down (or fenced earlier); appends are refused."""
 

@@ -138,6 +138,10 @@ class StreamMetadata(Protocol):
 
     def committed_end(self, stream_id: StreamId) -> Offset: ...
 
+    def streams_owned_by(self, owner: WalIdentity) -> dict[StreamId, Offset]:
+        """Open streams whose current owner this writer is, with max(committed end, start): what recovery of its WAL has to look for."""
+        ...
+
     async def commit_recovered(self, failed: WalIdentity, objects: Sequence[NewObject], *, done: bool, end: WalSequence) -> None:
         """Commit in place what a dead writer's WAL held; `done` closes its streams, ends its WAL at `end` and elects new leaders."""
         ...

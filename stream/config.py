@@ -1,0 +1,110 @@
+"""Settings of the stream layer of one broker: every limit with its unit, its default, and what turning it costs.
+
+Invariant: a `StreamConfig` that exists is consistent (checked once, here). Must not read files or the environment: `broker.config` does.
+Source: defaults of AutoMQ's `ObjectWALConfig` and `Config`, adapted to conditional PUTs.
+"""
+
+from dataclasses import dataclass
+
+MIB = 1 << 20
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StreamConfig:
+    """Frozen; pass one to `Storage`. The worst case of memory is wal_unacknowledged + overshoot + log cache + one block being built."""
+
+    bulk_bytes_max: int = 8 * MIB
+    """A bulk closes at this size. Larger: fewer PUTs, longer recovery reads and more latency per PUT. One group may exceed it."""
+
+    batching_bytes_per_s: int = 8 * MIB
+    """Intake above which latency is traded for fewer PUTs. At 5 USD per million, 25 PUT/s all month are 324 USD."""
+
+    wal_linger_ms: int = 250
+    """Longest wait of a bulk above that rate: 4 PUT/s and broker at full load. 0 for stores whose PUTs cost nothing (memory, files)."""
+
+    wal_linger_idle_ms: int = 40
+    """Longest wait below that rate while another PUT is in flight. With nothing in flight there is no wait at all."""
+
+    wal_pause_ms: int = 5
+    """Above the rate, with nothing in flight: no append for this long (or 4 mean gaps) means that the clients wait for us."""
+
+    wal_in_flight_max: int = 16
+    """PUTs at once. Acks are in order, so one slow PUT holds back at most this many bulks."""
+
+    wal_unacknowledged_bytes_max: int = 256 * MIB
+    """Bytes not yet durable before `is_full`: 16 PUTs of 8 MiB in flight and as much waiting."""
+
+    append_overshoot_bytes_max: int = 64 * MIB
+    """What may still be appended beyond `is_full` (requests that were read already) before appends are refused with WalFull."""
+
+    wal_put_deadline_ms: int = 120_000
+    """How long one slot is retried before the WAL gives up and this broker start ends. Never skips the slot."""
+
+    wal_put_attempt_ms: int = 20_000
+    """One try of a PUT or of a comparison; after it the outcome counts as unknown and the same slot is tried again."""
+
+    retry_backoff_ms: int = 50
+    """First pause after a failed call of the store or the controller; doubles with jitter up to `retry_backoff_max_ms`."""
+
+    retry_backoff_max_ms: int = 2_000
+
+    log_cache_bytes_max: int = 256 * MIB
+    """Recent data kept for tail reads, incl. what waits for its upload. Uncommitted bytes alone reaching it: `is_full`."""
+
+    block_bytes_max: int = 64 * MIB
+    """The cache's active block is uploaded at this size. Larger: fewer, larger objects and longer recovery."""
+
+    block_age_max_ms: int = 30_000
+    """... or at this age, so that recovery never reads more than this much of a WAL."""
+
+    block_streams_max: int = 8_000
+    """... or at this many streams: one commit names at most 20,000 ranges."""
+
+    stream_object_bytes_min: int = 8 * MIB
+    """A stream with this much in a block gets objects of its own; smaller ones share. Smaller: fewer rewrites later, more objects now."""
+
+    upload_object_bytes_max: int = 32 * MIB
+    """One PUT of the merge. Larger objects hold the event loop longer when they are handed to the client (about 0.3 ms per MiB)."""
+
+    upload_blocks_in_flight_max: int = 3
+    """Blocks that are prepared and PUT at once; commits are strictly one after the other."""
+
+    upload_puts_in_flight_max: int = 8
+    """PUTs of one block at once."""
+
+    upload_put_attempt_ms: int = 60_000
+    """One try of a merge PUT (up to `upload_object_bytes_max`)."""
+
+    wal_delete_grace_ms: int = 60_000
+    """Committed slots stay this long for readers that planned before the commit. Storage of 60 s of intake costs next to nothing."""
+
+    recovery_read_ahead_count: int = 8
+    """Tails of WAL slots read at once by a recoverer. Each is one GET."""
+
+    recovery_commit_objects_max: int = 200
+    """WAL objects in one `commit_recovered`; a request is at most 4 MiB."""
+
+    recovery_commit_ranges_max: int = 10_000
+
+    read_plan_objects_max: int = 16
+    """Object ranges looked up for one cold read."""
+
+    close_commit_ranges_max: int = 16_000
+    """In-place ranges in one closing commit; more streams are closed in several commits."""
+
+    def __post_init__(self) -> None:
+        for name in self.__dataclass_fields__:
+            value = getattr(self, name)
+            least = 0 if name in _MAY_BE_ZERO else 1
+            if value < least:
+                raise ValueError(f"{name} is {value}: it must be at least {least}")
+        if self.block_bytes_max * 2 > self.log_cache_bytes_max:
+            raise ValueError(
+                f"log_cache_bytes_max ({self.log_cache_bytes_max}) must hold two blocks of block_bytes_max ({self.block_bytes_max}): "
+                "one fills while the other is uploaded"
+            )
+        if self.retry_backoff_ms > self.retry_backoff_max_ms:
+            raise ValueError(f"retry_backoff_ms ({self.retry_backoff_ms}) is above retry_backoff_max_ms ({self.retry_backoff_max_ms})")
+
+
+_MAY_BE_ZERO = frozenset({"wal_linger_ms", "wal_linger_idle_ms", "wal_pause_ms", "append_overshoot_bytes_max", "wal_delete_grace_ms"})
