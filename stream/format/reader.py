@@ -1,0 +1,220 @@
+"""Read objects of any age and any origin: headers, indexes and blocks, each believed only after its checksum and its bounds hold.
+
+Invariant: damaged, truncated or hostile bytes raise ObjectCorrupt; nothing is allocated by a length that was not checked against the bytes
+that are there. Every byte of an object is covered: header, index, footer by CRCs of their own, blocks by their entries, and blocks lie
+side by side from the header to the index. Must not do I/O. Layout: `docs/formats.md`.
+"""
+
+from bisect import bisect_right
+from typing import NamedTuple
+
+from crc32c import crc32c
+
+from stream.batch.header import HEADER_BYTES as BATCH_HEADER_BYTES
+from stream.batch.header import Buffer
+from stream.errors import ObjectCorrupt
+from stream.format import layout
+from stream.format.layout import BlockEntry
+from stream.ids import Millis, NodeEpoch, NodeId, Offset, StreamId, WalSequence
+from stream.ports import ObjectRole, StreamRange, WalIdentity
+
+
+class ObjectHeader(NamedTuple):
+    """writer: who wrote the object; of a fence, who put it there. sequence: the WAL slot, -1 outside WALs."""
+
+    role: ObjectRole
+    writer: WalIdentity
+    sequence: WalSequence
+    created_ms: Millis
+
+
+class NeedMore(NamedTuple):
+    """The tail was too short: read [position, end of object) and try again."""
+
+    position: int
+
+
+class ObjectIndex:
+    """What an object holds. Keeps entries packed: 52 bytes a block plus one small record a stream, so that indexes are cheap to cache."""
+
+    __slots__ = ("_entries", "_spans", "footer", "header", "object_size_bytes", "ranges")
+
+    def __init__(self, header: ObjectHeader, object_size_bytes: int, key: str, entries: bytes, footer: bytes) -> None:
+        """entries: the packed index entries, whose CRC was checked. Raises ObjectCorrupt if they contradict each other or the size."""
+        self.header = header
+        self.object_size_bytes = object_size_bytes
+        self.footer = footer
+        """Equal footers mean equal objects; empty for a fence."""
+        self._entries = entries
+        self._spans: dict[StreamId, tuple[int, int]] = {}
+        self.ranges: tuple[StreamRange, ...] = _check_entries(entries, self._spans, object_size_bytes, key)
+
+    @property
+    def is_fence(self) -> bool:
+        return self.header.role == ObjectRole.FENCE
+
+    @property
+    def block_count(self) -> int:
+        return len(self._entries) // layout.ENTRY_BYTES
+
+    @property
+    def size_bytes(self) -> int:
+        """Roughly what this index costs in memory; the weight of a cache entry."""
+        return len(self._entries) + 200 * len(self._spans) + 500
+
+    def blocks(self) -> list[BlockEntry]:
+        """All of them, in the order of the object."""
+        return [_entry(fields) for fields in layout.ENTRY.iter_unpack(self._entries)]
+
+    def blocks_of(self, stream_id: StreamId, start_offset: int, end_offset: int) -> list[BlockEntry]:
+        """Blocks of the stream that intersect [start, end), in offset order; none if the object holds nothing of it."""
+        first, last = self._spans.get(stream_id, (0, 0))
+        found: list[BlockEntry] = []
+        begin = bisect_right(range(first, last), start_offset, key=lambda i: _entry_at(self._entries, i).end_offset) + first
+        for ordinal in range(begin, last):
+            entry = _entry_at(self._entries, ordinal)
+            if entry.start_offset >= end_offset:
+                break
+            found.append(entry)
+        return found
+
+
+def parse_header(data: Buffer, key: str = "") -> ObjectHeader:
+    """The header at the beginning of `data`. Raises ObjectCorrupt."""
+    if len(data) < layout.HEADER_BYTES:
+        raise ObjectCorrupt(key, 0, f"{len(data)} bytes, a header has {layout.HEADER_BYTES}")
+    magic, version, role, node_id, node_epoch, sequence, created_ms, crc = layout.HEADER.unpack_from(data)
+    if magic != layout.MAGIC:
+        raise ObjectCorrupt(key, 0, f"begins with {magic!r}, not {layout.MAGIC!r}: not an object of ours")
+    if crc32c(memoryview(data)[: layout.HEADER_CRC_AT]) != crc:
+        raise ObjectCorrupt(key, 0, "the header does not match its checksum")
+    if version != layout.VERSION:
+        raise ObjectCorrupt(key, 8, f"format version {version}, this reader knows {layout.VERSION}")
+    try:
+        known_role = ObjectRole(role)
+    except ValueError:
+        raise ObjectCorrupt(key, 10, f"unknown role {role}") from None
+    return ObjectHeader(known_role, WalIdentity(NodeId(node_id), NodeEpoch(node_epoch)), WalSequence(sequence), Millis(created_ms))
+
+
+def parse_tail(tail: Buffer, object_size_bytes: int, key: str = "") -> ObjectIndex | NeedMore:
+    """The index from the last bytes of an object; `tail` may be all of it. A fence gives an index without blocks."""
+    tail = memoryview(tail)
+    if object_size_bytes == layout.HEADER_BYTES and len(tail) == object_size_bytes:
+        header = parse_header(tail, key)
+        if header.role != ObjectRole.FENCE:
+            raise ObjectCorrupt(key, 0, f"a header of role {header.role.name} without index")
+        return ObjectIndex(header, object_size_bytes, key, b"", b"")
+    tail_position = object_size_bytes - len(tail)
+    footer_position = object_size_bytes - layout.FOOTER_BYTES
+    if tail_position < 0 or footer_position < 2 * layout.HEADER_BYTES:
+        raise ObjectCorrupt(key, 0, f"{object_size_bytes} bytes are too few for an object, {len(tail)} bytes of tail")
+    if tail_position > footer_position:
+        return NeedMore(footer_position)
+    footer = bytes(tail[footer_position - tail_position :])
+    index_position, crc = _parse_footer(footer, footer_position, key)
+    if index_position < tail_position:
+        return NeedMore(index_position)
+    index = tail[index_position - tail_position : footer_position - tail_position]
+    if crc32c(index) != crc:
+        raise ObjectCorrupt(key, index_position, "the index does not match its checksum")
+    header = parse_header(index, key)
+    if header.role not in layout.INDEXED_ROLES:
+        raise ObjectCorrupt(key, index_position, f"role {header.role.name} with an index")
+    return ObjectIndex(header, object_size_bytes, key, bytes(index[layout.HEADER_BYTES :]), footer)
+
+
+def _parse_footer(footer: bytes, footer_position: int, key: str) -> tuple[int, int]:
+    """(index position, index CRC), checked against the size of the object and the limit."""
+    index_position, index_bytes, crc, version, entry_bytes, footer_crc, magic = layout.FOOTER.unpack(footer)
+    if magic != layout.END_MAGIC:
+        raise ObjectCorrupt(key, footer_position, f"ends with {magic!r}, not {layout.END_MAGIC!r}: truncated or not an object of ours")
+    if crc32c(footer[: layout.FOOTER_CRC_AT]) != footer_crc:
+        raise ObjectCorrupt(key, footer_position, "the footer does not match its checksum")
+    if version != layout.VERSION or entry_bytes != layout.ENTRY_BYTES:
+        raise ObjectCorrupt(key, footer_position, f"format version {version} with entries of {entry_bytes} bytes is not known")
+    if not layout.HEADER_BYTES + layout.ENTRY_BYTES <= index_bytes <= layout.INDEX_BYTES_MAX:
+        raise ObjectCorrupt(key, footer_position, f"an index of {index_bytes} bytes is outside the limits")
+    if (index_bytes - layout.HEADER_BYTES) % layout.ENTRY_BYTES:
+        raise ObjectCorrupt(key, footer_position, f"an index of {index_bytes} bytes does not hold whole entries")
+    if index_position < layout.HEADER_BYTES or index_position + index_bytes != footer_position:
+        raise ObjectCorrupt(key, footer_position, f"an index of {index_bytes} bytes at {index_position} does not end at the footer")
+    return index_position, crc
+
+
+def _check_entries(entries: bytes, spans: dict[StreamId, tuple[int, int]], object_size_bytes: int, key: str) -> tuple[StreamRange, ...]:
+    """Fill spans (stream -> ordinals) and sum up ranges. Blocks must lie side by side and streams be sorted and free of gaps."""
+    ranges: list[StreamRange] = []
+    position = layout.HEADER_BYTES
+    blocks_end = object_size_bytes - layout.FOOTER_BYTES - layout.HEADER_BYTES - len(entries)
+    current = StreamRange(StreamId(-1), Offset(0), Offset(0), 0, 0, Millis(-1))
+    first = ordinal = 0
+    for ordinal, fields in enumerate(layout.ENTRY.iter_unpack(entries)):
+        entry = _entry(fields)
+        if not _is_sound(entry, position, blocks_end):
+            raise ObjectCorrupt(key, position, f"index entry {ordinal} contradicts the object: {entry}")
+        position += entry.size_bytes
+        if entry.stream_id != current.stream_id:
+            if ordinal:
+                _close_range(ranges, spans, current, first, ordinal)
+            if entry.stream_id < current.stream_id:
+                raise ObjectCorrupt(key, position, f"index entry {ordinal}: stream {entry.stream_id} after {current.stream_id}")
+            first = ordinal
+            current = StreamRange(entry.stream_id, entry.start_offset, entry.start_offset, 0, 0, Millis(-1))
+        if entry.start_offset != current.end_offset:
+            raise ObjectCorrupt(key, position, f"index entry {ordinal} begins at {entry.start_offset}, not {current.end_offset}")
+        current = StreamRange(
+            current.stream_id,
+            current.start_offset,
+            entry.end_offset,
+            current.record_count + entry.record_count,
+            current.size_bytes + entry.size_bytes,
+            max(current.max_timestamp_ms, entry.max_timestamp_ms),
+        )
+    if entries:
+        _close_range(ranges, spans, current, first, ordinal + 1)
+        if position != blocks_end:
+            raise ObjectCorrupt(key, position, f"blocks end at {position}, the index begins at {blocks_end}")
+    return tuple(ranges)
+
+
+def _close_range(ranges: list[StreamRange], spans: dict[StreamId, tuple[int, int]], current: StreamRange, first: int, end: int) -> None:
+    ranges.append(current)
+    spans[current.stream_id] = (first, end)
+
+
+def _is_sound(entry: BlockEntry, position: int, blocks_end: int) -> bool:
+    return (
+        entry.stream_id >= 0
+        and 0 <= entry.start_offset < entry.end_offset
+        and entry.record_count <= entry.end_offset - entry.start_offset
+        and entry.position == position
+        and BATCH_HEADER_BYTES <= entry.size_bytes <= blocks_end - position
+    )
+
+
+def _entry(fields: tuple[int, ...]) -> BlockEntry:
+    return BlockEntry._make(fields)
+
+
+def _entry_at(entries: bytes, ordinal: int) -> BlockEntry:
+    return BlockEntry._make(layout.ENTRY.unpack_from(entries, ordinal * layout.ENTRY_BYTES))
+
+
+def check_block(entry: BlockEntry, data: Buffer, key: str = "") -> None:
+    """Raises ObjectCorrupt unless `data` is the whole block that the entry describes."""
+    if len(data) != entry.size_bytes or crc32c(data) != entry.crc:
+        raise ObjectCorrupt(key, entry.position, f"the block of stream {entry.stream_id} does not match its checksum")
+
+
+def verify_object(data: Buffer, key: str = "") -> ObjectIndex:
+    """Check every byte of a whole object. For tools, tests and those who have read it all anyway."""
+    data = memoryview(data)
+    index = parse_tail(data, len(data), key)
+    if isinstance(index, NeedMore):
+        raise ObjectCorrupt(key, index.position, "the object ends before its index")
+    if parse_header(data, key) != index.header:
+        raise ObjectCorrupt(key, 0, "the header and its copy in the index differ")
+    for entry in index.blocks():
+        check_block(entry, data[entry.position : entry.position + entry.size_bytes], key)
+    return index

@@ -1,0 +1,93 @@
+"""Names of everything in the bucket. Nothing else in the system puts a key together or takes one apart.
+
+Invariant: parse(format(x)) == x, and parse answers None for every key that format would not give (no second spelling of a name).
+Data keys begin with the object id's hex digits reversed, so that consecutive ids spread over the store's key partitions.
+Must not touch the store. Source: AutoMQ `ObjectUtils#genKey`, KRaft snapshot file names.
+"""
+
+import re
+from dataclasses import dataclass
+
+from stream.ids import NodeEpoch, NodeId, ObjectId, WalSequence
+from stream.ports import WalIdentity
+
+WAL_ROOT = "wal/"
+DATA_ROOT = "data/"
+META_ROOT = "meta/"
+
+_INT64_MAX = (1 << 63) - 1
+_WAL_KEY = re.compile(r"wal/(0|[1-9][0-9]{0,9})/(0|[1-9][0-9]{0,18})/([0-9]{20})")
+_WAL_PREFIX = re.compile(r"wal/(0|[1-9][0-9]{0,9})/(0|[1-9][0-9]{0,18})/")
+_DATA_KEY = re.compile(r"data/[0-9a-f]{8}/(0|[1-9][0-9]{0,18})")
+_CLUSTER_ID = re.compile(r"[A-Za-z0-9_-]{1,64}")
+_SNAPSHOT_NAME = re.compile(r"([0-9]{20})-([0-9]{20})")
+
+
+@dataclass(frozen=True, slots=True)
+class WalSlot:
+    """One place in one WAL: what a WAL key says."""
+
+    writer: WalIdentity
+    sequence: WalSequence
+
+
+def wal_prefix(writer: WalIdentity) -> str:
+    """All slots of one WAL, for LIST. Sequences have 20 digits, so key order is slot order."""
+    return f"wal/{writer.node_id}/{writer.node_epoch}/"
+
+
+def wal_key(writer: WalIdentity, sequence: WalSequence) -> str:
+    return f"wal/{writer.node_id}/{writer.node_epoch}/{sequence:020d}"
+
+
+def parse_wal_key(key: str) -> WalSlot | None:
+    match = _WAL_KEY.fullmatch(key)
+    if match is None:
+        return None
+    node_id, node_epoch, sequence = int(match[1]), int(match[2]), int(match[3])
+    if node_id >= 1 << 31 or node_epoch > _INT64_MAX or sequence > _INT64_MAX:
+        return None
+    return WalSlot(WalIdentity(NodeId(node_id), NodeEpoch(node_epoch)), WalSequence(sequence))
+
+
+def parse_wal_prefix(prefix: str) -> WalIdentity | None:
+    match = _WAL_PREFIX.fullmatch(prefix)
+    if match is None or int(match[1]) >= 1 << 31 or int(match[2]) > _INT64_MAX:
+        return None
+    return WalIdentity(NodeId(int(match[1])), NodeEpoch(int(match[2])))
+
+
+def data_key(object_id: ObjectId) -> str:
+    """Key of a stream-set or stream object, from the lower 32 bits of its id reversed: id 0x1a2b is data/b2a10000/6699."""
+    return f"data/{f'{object_id & 0xFFFFFFFF:08x}'[::-1]}/{object_id}"
+
+
+def parse_data_key(key: str) -> ObjectId | None:
+    match = _DATA_KEY.fullmatch(key)
+    if match is None:
+        return None
+    object_id = ObjectId(int(match[1]))
+    return object_id if object_id <= _INT64_MAX and data_key(object_id) == key else None
+
+
+def meta_prefix(cluster_id: str) -> str:
+    """Everything the controller publishes for one cluster. Cluster ids are 1..64 of [A-Za-z0-9_-]; others raise ValueError."""
+    if _CLUSTER_ID.fullmatch(cluster_id) is None:
+        raise ValueError(f"cluster id {cluster_id!r} is not allowed in a key: use 1 to 64 of A-Z, a-z, 0-9, '_' and '-'")
+    return f"meta/{cluster_id}/"
+
+
+def snapshot_prefix(cluster_id: str) -> str:
+    return f"{meta_prefix(cluster_id)}snapshots/"
+
+
+def snapshot_key(cluster_id: str, metadata_offset: int, controller_epoch: int) -> str:
+    """Snapshot of the image as of `metadata_offset` (exclusive). Key order is offset order."""
+    return f"{snapshot_prefix(cluster_id)}{metadata_offset:020d}-{controller_epoch:020d}"
+
+
+def parse_snapshot_key(cluster_id: str, key: str) -> tuple[int, int] | None:
+    """(metadata offset, controller epoch), or None for any other key."""
+    prefix = snapshot_prefix(cluster_id)
+    match = _SNAPSHOT_NAME.fullmatch(key.removeprefix(prefix)) if key.startswith(prefix) else None
+    return None if match is None else (int(match[1]), int(match[2]))
