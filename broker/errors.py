@@ -1,0 +1,97 @@
+"""Errors as Kafka clients see them, and what every other package's errors look like to them.
+
+One class per code, made from the table: `except` clauses and logs name the condition, and a handler needs only
+`error.code`. Invariant: whatever goes wrong inside has exactly one code (`code_of`); what a client can cure by asking
+the right broker is retriable, what it cannot cure is not.
+Must not: decide policy (who retries what), or log.
+
+Source: org.apache.kafka.common.protocol.Errors; the table is `broker.wire.error_codes`.
+"""
+
+from typing import ClassVar, Final
+
+from broker.wire.error_codes import ErrorCode
+from broker.wire.errors import WireError
+from controller.errors import ControllerError, RequestRefused
+from controller.rpc.messages import Status
+from objectstore.errors import ObjectStoreError
+from stream.errors import BatchCorrupt, OffsetOutOfRange, StreamError, WalFull
+
+__all__ = ["KAFKA_ERRORS", "ErrorCode", "KafkaError", "code_of", "code_of_status", "kafka_error"]
+
+
+class KafkaError(Exception):
+    """A condition that is answered with an error code. Raise its leaves through `kafka_error`."""
+
+    code: ClassVar[ErrorCode] = ErrorCode.UNKNOWN_SERVER_ERROR
+    retriable: ClassVar[bool] = False
+
+    def __init__(self, message: str | None = None) -> None:
+        super().__init__(message or self.code.message)
+
+
+def _leaf(code: ErrorCode) -> type[KafkaError]:
+    name = "".join(word.capitalize() for word in code.name.split("_"))
+    return type(name, (KafkaError,), {"code": code, "retriable": code.retriable, "__module__": __name__})
+
+
+KAFKA_ERRORS: Final[dict[ErrorCode, type[KafkaError]]] = {code: _leaf(code) for code in ErrorCode if code is not ErrorCode.NONE}
+
+
+def kafka_error(code: ErrorCode, message: str | None = None) -> KafkaError:
+    """The exception for `code`; without `message` it carries the table's text. NONE is no error: KeyError."""
+    return KAFKA_ERRORS[code](message)
+
+
+_STATUS_CODES: Final = {
+    Status.OK: ErrorCode.NONE,
+    Status.NOT_LEADER: ErrorCode.NOT_CONTROLLER,
+    Status.INVALID_REQUEST: ErrorCode.INVALID_REQUEST,
+    Status.NODE_EPOCH_NOT_EXIST: ErrorCode.BROKER_ID_NOT_REGISTERED,
+    Status.NODE_EPOCH_EXPIRED: ErrorCode.STALE_BROKER_EPOCH,
+    Status.NODE_FENCED: ErrorCode.STALE_BROKER_EPOCH,
+    Status.STREAM_NOT_EXIST: ErrorCode.UNKNOWN_TOPIC_OR_PARTITION,
+    Status.STREAM_FENCED: ErrorCode.NOT_LEADER_OR_FOLLOWER,
+    Status.STREAM_NOT_CLOSED: ErrorCode.NOT_LEADER_OR_FOLLOWER,
+    Status.STREAM_NOT_OPENED: ErrorCode.NOT_LEADER_OR_FOLLOWER,
+    Status.OFFSET_NOT_MATCHED: ErrorCode.NOT_LEADER_OR_FOLLOWER,
+    Status.TOPIC_EXISTS: ErrorCode.TOPIC_ALREADY_EXISTS,
+    Status.UNKNOWN_TOPIC: ErrorCode.UNKNOWN_TOPIC_OR_PARTITION,
+    Status.INVALID_TOPIC_NAME: ErrorCode.INVALID_TOPIC_EXCEPTION,
+    Status.INVALID_PARTITIONS: ErrorCode.INVALID_PARTITIONS,
+    Status.INVALID_REPLICATION_FACTOR: ErrorCode.INVALID_REPLICATION_FACTOR,
+    Status.INVALID_REPLICA_ASSIGNMENT: ErrorCode.INVALID_REPLICA_ASSIGNMENT,
+    Status.INVALID_CONFIG: ErrorCode.INVALID_CONFIG,
+    Status.DUPLICATE_IN_REQUEST: ErrorCode.INVALID_REQUEST,
+    Status.CONTROLLER_BUSY: ErrorCode.REQUEST_TIMED_OUT,
+}
+
+
+def code_of_status(status: Status) -> ErrorCode:
+    """What a refusal of the controller is for a Kafka client; statuses that no client can cause are server errors."""
+    return _STATUS_CODES.get(status, ErrorCode.UNKNOWN_SERVER_ERROR)
+
+
+_CLASS_CODES: Final[tuple[tuple[type[BaseException], ErrorCode], ...]] = (
+    (WireError, ErrorCode.INVALID_REQUEST),
+    (TimeoutError, ErrorCode.REQUEST_TIMED_OUT),
+    (OffsetOutOfRange, ErrorCode.OFFSET_OUT_OF_RANGE),
+    (BatchCorrupt, ErrorCode.CORRUPT_MESSAGE),
+    (WalFull, ErrorCode.REQUEST_TIMED_OUT),
+    (StreamError, ErrorCode.NOT_LEADER_OR_FOLLOWER),
+    (ObjectStoreError, ErrorCode.KAFKA_STORAGE_ERROR),
+    (ControllerError, ErrorCode.COORDINATOR_NOT_AVAILABLE),
+)
+"""First match wins. Any other trouble with a stream means that this broker must stop serving it: look for the leader."""
+
+
+def code_of(error: BaseException) -> ErrorCode:
+    """The code that a client gets for `error`; UNKNOWN_SERVER_ERROR means a bug of ours, to be logged by the caller."""
+    if isinstance(error, KafkaError):
+        return error.code
+    if isinstance(error, RequestRefused):
+        return code_of_status(error.status)
+    for kind, code in _CLASS_CODES:
+        if isinstance(error, kind):
+            return code
+    return ErrorCode.UNKNOWN_SERVER_ERROR
