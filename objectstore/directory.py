@@ -1,0 +1,318 @@
+"""A store in a directory of one machine, shared by all processes that open it.
+
+Invariant: an object is written whole to a temporary file, synced, and only then published under its key by one atomic rename
+or link, whose directory is synced before the call returns: no reader sees a part and `kill -9` or a power cut loses nothing
+that was acknowledged. `put_if_absent` is link(2), which fails on a taken name; put, put_if_match and delete of one key
+exclude each other with flock(2), which dies with its process. Etags are time, inode and size of the file.
+Not S3: a key cannot also be the folder of another key, and names are limited to 255 bytes per segment. Must not be used on
+NFS. Blocking calls run in a few threads of their own. Source: open(2), link(2), flock(2), rename(2).
+"""
+
+import asyncio
+import errno
+import fcntl
+import os
+import stat
+import time
+import uuid
+from collections.abc import AsyncIterator, Callable, Generator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager, suppress
+from itertools import islice
+from typing import Final, ParamSpec, TypeVar
+from zlib import crc32
+
+from objectstore.body import join_body
+from objectstore.directory_walk import walk
+from objectstore.errors import InvalidKey, ObjectNotFound, PreconditionFailed, RangeNotSatisfiable, Unavailable
+from objectstore.keys import check_key
+from objectstore.ports import LIST_PAGE_COUNT, Body, ObjectInfo, ObjectTail
+
+RESERVED_FOLDER: Final = ".penstock"
+"""Temporary files and locks, below the root so that rename and link stay inside one file system."""
+
+THREAD_COUNT: Final = 4
+LOCK_COUNT: Final = 64
+STALE_TEMPORARY_MS: Final = 3_600_000
+"""Age at which a temporary file is surely of a dead writer."""
+
+_PUBLISH_ATTEMPTS: Final = 8
+"""A folder may be removed as empty between making it and using it; each attempt needs such a race."""
+
+_P = ParamSpec("_P")
+_T = TypeVar("_T")
+
+
+class DirectoryStore:
+    """Objects as plain files. Opening makes the directory and clears away what dead writers left."""
+
+    def __init__(self, directory: str, *, now_ns: Callable[[], int] = time.time_ns) -> None:
+        self._root = os.path.abspath(directory).encode()
+        self._reserved = os.path.join(self._root, RESERVED_FOLDER.encode())
+        self._now_ns = now_ns
+        os.makedirs(self._reserved, exist_ok=True)
+        self._remove_stale_temporaries()
+        self._threads = ThreadPoolExecutor(THREAD_COUNT, thread_name_prefix="objectstore-directory")
+
+    async def get(self, key: str) -> bytes:
+        """See ObjectStore.get."""
+        return await self._run(self._read, key, 0, None)
+
+    async def get_range(self, key: str, start: int, length: int) -> bytes:
+        """See ObjectStore.get_range."""
+        assert start >= 0, f"range starts at {start}"
+        assert length > 0, f"range of {length} bytes"
+        data = await self._run(self._read, key, start, length)
+        if not data:
+            raise RangeNotSatisfiable(key, start)
+        return data
+
+    async def get_tail(self, key: str, length: int) -> ObjectTail:
+        """See ObjectStore.get_tail."""
+        assert length > 0, f"tail of {length} bytes"
+        return await self._run(self._read_tail, key, length)
+
+    async def head(self, key: str) -> ObjectInfo:
+        """See ObjectStore.head."""
+        return await self._run(self._stat, key)
+
+    async def put(self, key: str, body: Body) -> str:
+        """See ObjectStore.put."""
+        return await self._run(self._replace, key, join_body(body), None)
+
+    async def put_if_absent(self, key: str, body: Body) -> str:
+        """See ObjectStore.put_if_absent."""
+        return await self._run(self._create, key, join_body(body))
+
+    async def put_if_match(self, key: str, body: Body, etag: str) -> str:
+        """See ObjectStore.put_if_match."""
+        return await self._run(self._replace, key, join_body(body), etag)
+
+    async def list(self, prefix: str, *, start_after: str = "") -> AsyncIterator[ObjectInfo]:
+        """See ObjectStore.list."""
+        entries = walk(self._root, prefix.encode(), start_after.encode(), RESERVED_FOLDER.encode())
+
+        def next_page() -> list[ObjectInfo]:
+            return [_info(key.decode(), stat) for key, stat in islice(entries, LIST_PAGE_COUNT)]
+
+        while page := await self._run(next_page):
+            for info in page:
+                yield info
+
+    async def delete(self, keys: Sequence[str]) -> None:
+        """See ObjectStore.delete."""
+        await self._run(self._delete, keys)
+
+    async def close(self) -> None:
+        """Wait for the calls in progress and stop the threads."""
+        await asyncio.to_thread(self._threads.shutdown)
+
+    async def _run(self, call: Callable[_P, _T], *args: _P.args, **kwargs: _P.kwargs) -> _T:
+        """Run in a thread of the pool. A full or failing disk shows as Unavailable: the outcome of a write is unknown."""
+        loop = asyncio.get_running_loop()
+        try:
+            return await loop.run_in_executor(self._threads, lambda: call(*args, **kwargs))
+        except OSError as error:
+            raise Unavailable(call.__name__.strip("_"), str(args[0]) if args else "", str(error)) from error
+
+    def _path(self, key: str) -> bytes:
+        check_key(key)
+        if key.split("/", 1)[0] == RESERVED_FOLDER:
+            raise InvalidKey(key, f"{RESERVED_FOLDER!r} belongs to the store itself")
+        if any(len(segment) > 255 for segment in key.encode().split(b"/")):
+            raise InvalidKey(key, "a directory store allows 255 bytes per segment")
+        return os.path.join(self._root, key.encode())
+
+    def _open(self, key: str) -> int:
+        try:
+            descriptor = os.open(self._path(key), os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW)
+        except (FileNotFoundError, NotADirectoryError):
+            raise ObjectNotFound(key) from None
+        if not _is_file(os.fstat(descriptor)):
+            os.close(descriptor)
+            raise ObjectNotFound(key)
+        return descriptor
+
+    def _read(self, key: str, start: int, length: int | None) -> bytes:
+        with os.fdopen(self._open(key), "rb", buffering=0) as file:
+            size = os.fstat(file.fileno()).st_size
+            return _read_at(file.fileno(), start, size - start if length is None else min(length, size - start))
+
+    def _read_tail(self, key: str, length: int) -> ObjectTail:
+        with os.fdopen(self._open(key), "rb", buffering=0) as file:
+            size = os.fstat(file.fileno()).st_size
+            start = max(0, size - length)
+            return ObjectTail(data=_read_at(file.fileno(), start, size - start), size_bytes=size)
+
+    def _stat(self, key: str) -> ObjectInfo:
+        with os.fdopen(self._open(key), "rb", buffering=0) as file:
+            return _info(key, os.fstat(file.fileno()))
+
+    def _create(self, key: str, body: bytes) -> str:
+        path = self._path(key)
+        if os.path.lexists(path):  # spares the write; link() below decides
+            raise self._taken(key, path)
+        with self._temporary(body) as (temporary, etag):
+            try:
+                self._publish(key, path, lambda: os.link(temporary, path))
+            except FileExistsError:
+                raise self._taken(key, path) from None
+            return etag
+
+    def _replace(self, key: str, body: bytes, expected_etag: str | None) -> str:
+        path = self._path(key)
+        if expected_etag is not None and self._stat(key).etag != expected_etag:  # spares the write
+            raise PreconditionFailed(key)
+        with self._temporary(body) as (temporary, etag), self._locked(key):
+            if expected_etag is not None and self._stat(key).etag != expected_etag:
+                raise PreconditionFailed(key)
+            self._publish(key, path, lambda: os.rename(temporary, path))
+            return etag
+
+    def _delete(self, keys: Sequence[str]) -> None:
+        folders: set[bytes] = set()
+        for key in keys:
+            path = self._path(key)
+            try:
+                with self._locked(key):
+                    os.unlink(path)
+            except (FileNotFoundError, NotADirectoryError, IsADirectoryError, PermissionError):
+                if os.path.isfile(path):
+                    raise
+                continue
+            folders.add(os.path.dirname(path))
+        for folder in folders:
+            self._prune(folder)
+
+    def _prune(self, folder: bytes) -> None:
+        """Remove folders that became empty, upwards, and sync the first that stays."""
+        while folder != self._root:
+            try:
+                os.rmdir(folder)
+            except FileNotFoundError:
+                pass
+            except OSError as error:
+                if error.errno not in {errno.ENOTEMPTY, errno.EEXIST}:
+                    raise
+                break
+            folder = os.path.dirname(folder)
+        _sync_folder(folder)
+
+    def _publish(self, key: str, path: bytes, publish: Callable[[], None]) -> None:
+        """Make the folders, publish the file, sync what changed from the bottom up.
+
+        A folder that another writer has just made is synced into its parent by that writer; file systems with a journal
+        keep the order of the two.
+        """
+        folder = os.path.dirname(path)
+        for _ in range(_PUBLISH_ATTEMPTS):
+            try:
+                made = self._make_folders(folder)
+                publish()
+            except FileNotFoundError:
+                continue  # another process removed an empty folder under us
+            except (NotADirectoryError, IsADirectoryError):
+                raise self._folder_conflict(key) from None
+            _sync_folder(folder)
+            for parent in made:
+                _sync_folder(parent)
+            return
+        raise Unavailable("put", key, "its folder keeps disappearing")
+
+    def _make_folders(self, folder: bytes) -> Sequence[bytes]:
+        """Make what is missing; returns the folders that got a new entry, lowest first."""
+        missing: list[bytes] = []
+        while not os.path.isdir(folder):
+            missing.append(folder)
+            folder = os.path.dirname(folder)
+        for each in reversed(missing):
+            try:
+                os.mkdir(each)
+            except FileExistsError:
+                if not os.path.isdir(each):
+                    raise NotADirectoryError from None
+        return [os.path.dirname(each) for each in missing]
+
+    def _taken(self, key: str, path: bytes) -> Exception:
+        return self._folder_conflict(key) if os.path.isdir(path) else PreconditionFailed(key)
+
+    def _folder_conflict(self, key: str) -> InvalidKey:
+        return InvalidKey(key, "in a directory store a key cannot be both an object and the folder of other objects")
+
+    @contextmanager
+    def _temporary(self, body: bytes) -> Generator[tuple[bytes, str]]:
+        """A synced file outside the key space with the body in it, and its etag; removed at the end if still there."""
+        path = os.path.join(self._reserved, b"tmp-" + uuid.uuid4().hex.encode())
+        descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o644)
+        try:
+            try:
+                _write_all(descriptor, body)
+                now_ns = self._now_ns()
+                os.utime(descriptor, ns=(now_ns, now_ns))  # the kernel's own stamps are 4 ms coarse
+                os.fsync(descriptor)
+                etag = _etag(os.fstat(descriptor))
+            finally:
+                os.close(descriptor)
+            yield path, etag
+        finally:
+            with suppress(FileNotFoundError):
+                os.unlink(path)
+
+    @contextmanager
+    def _locked(self, key: str) -> Generator[None]:
+        """Exclude other processes and threads that replace or delete this key (or one of its stripe)."""
+        name = b"lock-%02d" % (crc32(key.encode()) % LOCK_COUNT)
+        descriptor = os.open(os.path.join(self._reserved, name), os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
+        try:
+            fcntl.flock(descriptor, fcntl.LOCK_EX)
+            yield
+        finally:
+            os.close(descriptor)
+
+    def _remove_stale_temporaries(self) -> None:
+        oldest_ns = self._now_ns() - STALE_TEMPORARY_MS * 1_000_000
+        with os.scandir(self._reserved) as entries:
+            for entry in entries:
+                try:
+                    if entry.name.startswith(b"tmp-") and entry.stat(follow_symlinks=False).st_mtime_ns < oldest_ns:
+                        os.unlink(entry.path)
+                except FileNotFoundError:
+                    continue  # another process opened the store at the same time
+
+
+def _info(key: str, found: os.stat_result) -> ObjectInfo:
+    return ObjectInfo(key, found.st_size, _etag(found), found.st_mtime_ns // 1_000_000)
+
+
+def _etag(found: os.stat_result) -> str:
+    return f'"{found.st_mtime_ns:x}-{found.st_ino:x}-{found.st_size:x}"'
+
+
+def _is_file(found: os.stat_result) -> bool:
+    return stat.S_ISREG(found.st_mode)
+
+
+def _read_at(descriptor: int, start: int, length: int) -> bytes:
+    """Up to `length` bytes; one read(2) and no copy unless the kernel gives less (it does above 2 GiB)."""
+    data = os.pread(descriptor, max(0, length), start)
+    if len(data) >= length or not data:
+        return data
+    return data + _read_at(descriptor, start + len(data), length - len(data))
+
+
+def _write_all(descriptor: int, body: bytes) -> None:
+    view = memoryview(body)
+    while view:
+        view = view[os.write(descriptor, view) :]
+
+
+def _sync_folder(folder: bytes) -> None:
+    """Make new and removed names durable. A folder that is gone has nothing to keep."""
+    try:
+        descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    except FileNotFoundError:
+        return
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
