@@ -63,11 +63,15 @@ class BrokerConfig:
     connections_idle_ms: int = 600_000
     """`connections.max.idle.ms`: no complete request for so long closes the connection; also what bounds a slow sender."""
 
+    request_stall_ms: int = 30_000
+    """A request that began to arrive and brings no byte for so long closes the connection."""
+
     requests_in_flight_max: int = 256
     """Requests of one connection that may wait for answers; reading pauses above (clients pipeline without any limit)."""
 
-    response_bytes_max: int = 64 * 1024 * 1024
-    """Answers of one connection that are ready or unsent; reading pauses above, so a client that does not read stops itself."""
+    response_bytes_max: int = 4 * 1024 * 1024
+    """Answers of one connection that are ready or unsent; above, no further request of it starts, so a client that does not read stops
+    itself. One answer may be larger (`fetch.max.bytes`)."""
 
     buffered_request_bytes_max: int = 512 * 1024 * 1024
     """`queued.max.request.bytes`: requests in memory over all connections, half-received ones too; all reading pauses above."""

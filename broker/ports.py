@@ -50,6 +50,10 @@ class ConnectionInfo(Protocol):
     @property
     def peer_host(self) -> str: ...
 
+    def close(self, reason: str) -> None:
+        """Drop the connection with one log line (a failed Produce with acks=0 has no other way to tell)."""
+        ...
+
 
 @dataclass(slots=True, eq=False)
 class RequestContext:

@@ -1,0 +1,152 @@
+"""From a frame to its handler: header, version rules, and what becomes of a handler's failure.
+
+Invariants: only APIs that have a handler are announced and served; an unknown API or version closes the connection (as Kafka does), but
+ApiVersions of any version is answered; whatever a handler raises becomes an error answer where the API's response has a place for it at
+the top, else the connection is closed. A peer can not make us write more than a limited number of log lines.
+Must not: decode bodies, or hold state of a connection.
+
+Source: Kafka's KafkaApis.handle and RequestContext; protocol.md section 1.
+"""
+
+import asyncio
+from collections.abc import Awaitable, Callable, Coroutine, Mapping
+from typing import Any, Final
+
+import structlog
+
+from broker.errors import ErrorCode, code_of
+from broker.log_limit import LogLimit
+from broker.ports import ConnectionInfo, Handler, InlineHandler, Node, RequestContext, Respond, Response
+from broker.server import CannotAnswer
+from broker.wire import apis, framing
+from broker.wire.codecs import CODECS
+from broker.wire.errors import WireError
+from broker.wire.gen import (
+    api_versions,
+    describe_cluster,
+    fetch,
+    find_coordinator,
+    heartbeat,
+    init_producer_id,
+    join_group,
+    leave_group,
+    list_groups,
+    offset_fetch,
+    sync_group,
+)
+
+log = structlog.get_logger()
+
+_PRODUCE_PREFIX: Final = apis.PRODUCE.key.to_bytes(2, "big")
+
+_TOP_LEVEL: Final[dict[int, Callable[[int], object]]] = {
+    apis.API_VERSIONS.key: lambda code: api_versions.ApiVersionsResponse(error_code=code),
+    apis.FETCH.key: lambda code: fetch.FetchResponse(error_code=code),
+    apis.FIND_COORDINATOR.key: lambda code: find_coordinator.FindCoordinatorResponse(error_code=code),
+    apis.JOIN_GROUP.key: lambda code: join_group.JoinGroupResponse(error_code=code),
+    apis.SYNC_GROUP.key: lambda code: sync_group.SyncGroupResponse(error_code=code),
+    apis.HEARTBEAT.key: lambda code: heartbeat.HeartbeatResponse(error_code=code),
+    apis.LEAVE_GROUP.key: lambda code: leave_group.LeaveGroupResponse(error_code=code),
+    apis.LIST_GROUPS.key: lambda code: list_groups.ListGroupsResponse(error_code=code),
+    apis.OFFSET_FETCH.key: lambda code: offset_fetch.OffsetFetchResponse(error_code=code),
+    apis.INIT_PRODUCER_ID.key: lambda code: init_producer_id.InitProducerIdResponse(error_code=code),
+    apis.DESCRIBE_CLUSTER.key: lambda code: describe_cluster.DescribeClusterResponse(error_code=code),
+}
+"""APIs whose response says at its top that everything failed. Others have an error for each item, which only their handler can fill."""
+
+
+def encode_response(ctx: RequestContext, message: object) -> bytearray:
+    """The whole frame of a generated response message for this request."""
+    api = apis.APIS[ctx.api_key]
+    return framing.encode_response_frame(api, ctx.api_version, ctx.correlation_id, CODECS[ctx.api_key].encode_response, message)
+
+
+class RequestDispatcher:
+    """`broker.server.Dispatcher` over tables of handlers. `inline` handlers answer through a callback and never become a task."""
+
+    def __init__(self, node: Node, handlers: Mapping[int, Handler], inline: Mapping[int, InlineHandler]) -> None:
+        self._node = node
+        self._handlers = handlers
+        self._inline = inline
+        self._loop = asyncio.get_running_loop()
+        self._log_limit = LogLimit()
+
+    def is_blocked(self, frame: bytearray) -> bool:
+        return self._node.storage.is_full and frame.startswith(_PRODUCE_PREFIX)
+
+    async def wait_unblocked(self) -> None:
+        await self._node.storage.wait_for_room()
+
+    def start(self, connection: ConnectionInfo, frame: bytearray, respond: Respond) -> Coroutine[Any, Any, Response] | None:
+        """See `broker.server.Dispatcher`. Raises WireError and CannotAnswer, which close the connection."""
+        header = framing.parse_header(frame)
+        key = header.api.key
+        view = memoryview(frame)
+        ctx = RequestContext(
+            key,
+            header.api_version,
+            header.correlation_id,
+            header.client_id,
+            connection,
+            view,
+            header.body_offset,
+            self._loop.time(),
+        )
+        inline = self._inline.get(key)
+        if inline is not None:
+            self._run_inline(inline, ctx, respond)
+            return None
+        handler = self._handlers.get(key)
+        if handler is None:
+            raise CannotAnswer(f"{header.api.name} is not served here")
+        try:
+            response = handler(self._node, ctx)
+        except WireError:
+            raise
+        except Exception as error:  # noqa: BLE001  # the boundary: every failure of a handler becomes an answer
+            respond(self._failed(ctx, error))
+            return None
+        if isinstance(response, Awaitable):
+            return self._finish(ctx, response)
+        respond(response)
+        return None
+
+    def _run_inline(self, handler: InlineHandler, ctx: RequestContext, respond: Respond) -> None:
+        try:
+            handler(self._node, ctx, respond)
+        except WireError:
+            raise
+        except Exception as error:
+            self._log_failure(ctx, error)
+            raise CannotAnswer(f"{apis.APIS[ctx.api_key].name} failed") from error
+
+    async def _finish(self, ctx: RequestContext, response: Awaitable[Response]) -> Response:
+        try:
+            return await response
+        except (WireError, CannotAnswer):
+            raise
+        except Exception as error:  # noqa: BLE001  # the boundary: every failure of a handler becomes an answer
+            return self._failed(ctx, error)
+
+    def _failed(self, ctx: RequestContext, error: Exception) -> Response:
+        code = code_of(error)
+        if code is ErrorCode.UNKNOWN_SERVER_ERROR:
+            self._log_failure(ctx, error)
+        make = _TOP_LEVEL.get(ctx.api_key)
+        if make is None:
+            raise CannotAnswer(f"{apis.APIS[ctx.api_key].name} failed: {code.name}") from error
+        return encode_response(ctx, make(code))
+
+    def _log_failure(self, ctx: RequestContext, error: Exception) -> None:
+        suppressed = self._log_limit.take(self._loop.time())
+        if suppressed is not None:
+            api = apis.APIS[ctx.api_key].name
+            log.error(
+                "request_failed",
+                api=api,
+                version=ctx.api_version,
+                client_id=ctx.client_id,
+                peer=ctx.connection.peer,
+                suppressed_count=suppressed,
+                exc_info=error,
+            )
