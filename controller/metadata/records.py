@@ -192,6 +192,18 @@ class ProducerIdsAllocated(_Record, tag="producer-ids", frozen=True):
     next_producer_id: int
 
 
+class IdsReserved(_Record, tag="ids", frozen=True):
+    """Ids below these were given out once. Only snapshots write it: what was removed since must not be named again.
+
+    Elsewhere the counters follow from the records: highest id seen + 1. Node epochs are cluster-wide, so that the WAL prefix of a node that
+    left and came back is always a new one.
+    """
+
+    next_stream_id: StreamId
+    next_object_id: ObjectId
+    next_node_epoch: NodeEpoch
+
+
 class ConfigRecord(_Record, tag="config", frozen=True):
     """One dynamic config. resource_type as in Kafka (2 topic, 4 broker); value None removes it."""
 
@@ -228,6 +240,7 @@ Record = (
     | ObjectDestroyed
     | ObjectRemoved
     | ProducerIdsAllocated
+    | IdsReserved
     | ConfigRecord
     | KeyValueRecord
 )

@@ -1,0 +1,44 @@
+"""Dynamic configs, by resource. Values are texts, as validated by the config manager. Source: KRaft `ConfigurationsImage`."""
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+
+from controller.metadata.records import ConfigRecord
+
+TOPIC_RESOURCE = 2
+"""Resource types as in Kafka's protocol."""
+
+BROKER_RESOURCE = 4
+
+_NOTHING: Mapping[str, str] = {}
+
+
+@dataclass(slots=True)
+class ConfigsImage:
+    _values: dict[tuple[int, str], dict[str, str]] = field(default_factory=dict[tuple[int, str], dict[str, str]])
+
+    def get(self, resource_type: int, resource_name: str) -> Mapping[str, str]:
+        """What was set for one resource; empty if nothing was. Defaults are in `topic_configs`."""
+        return self._values.get((resource_type, resource_name), _NOTHING)
+
+    def topic(self, name: str) -> Mapping[str, str]:
+        return self.get(TOPIC_RESOURCE, name)
+
+    def items(self) -> Iterator[tuple[int, str, str, str]]:
+        """(resource type, resource name, config name, value) of everything that is set."""
+        for (resource_type, resource_name), values in self._values.items():
+            for name, value in values.items():
+                yield resource_type, resource_name, name, value
+
+    def set(self, record: ConfigRecord) -> None:
+        resource = (record.resource_type, record.resource_name)
+        values = self._values.setdefault(resource, {})
+        if record.value is None:
+            values.pop(record.name, None)
+        else:
+            values[record.name] = record.value
+        if not values:
+            del self._values[resource]
+
+    def remove_topic(self, name: str) -> None:
+        self._values.pop((TOPIC_RESOURCE, name), None)

@@ -1,0 +1,100 @@
+"""What a run of records touched, so that subscribers look only at that. Level, not edge: the state is in the image, not in here.
+
+Invariant: whatever differs between the image before and after the records is named. More may be named than changed.
+"""
+
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from uuid import UUID
+
+from controller.metadata.records import (
+    ConfigRecord,
+    KeyValueRecord,
+    NodeRecord,
+    NodeRemoved,
+    ObjectCommitted,
+    ObjectDestroyed,
+    ObjectPrepared,
+    ObjectRemoved,
+    PartitionRecord,
+    RangesReplaced,
+    Record,
+    StreamClosed,
+    StreamCreated,
+    StreamOpened,
+    StreamRemoved,
+    StreamTrimmed,
+    TopicRecord,
+    TopicRemoved,
+    WalEnded,
+    WalRecord,
+)
+from controller.metadata.topics import PartitionKey
+from stream.ids import NodeEpoch, NodeId, ObjectId, StreamId
+from stream.ports import WalIdentity
+
+
+@dataclass(slots=True)
+class MetadataDelta:
+    """everything: the image was replaced by a snapshot; look at all of it, the sets are then empty."""
+
+    everything: bool = False
+    topic_ids: set[UUID] = field(default_factory=set[UUID])
+    """Created, removed, or any of their partitions changed."""
+    removed_topic_ids: set[UUID] = field(default_factory=set[UUID])
+    partitions: set[PartitionKey] = field(default_factory=set[PartitionKey])
+    node_ids: set[NodeId] = field(default_factory=set[NodeId])
+    wals: set[WalIdentity] = field(default_factory=set[WalIdentity])
+    stream_ids: set[StreamId] = field(default_factory=set[StreamId])
+    object_ids: set[ObjectId] = field(default_factory=set[ObjectId])
+    configs: set[tuple[int, str]] = field(default_factory=set[tuple[int, str]])
+    """(resource type, resource name)."""
+    keys: set[str] = field(default_factory=set[str])
+
+    @staticmethod
+    def of(records: Iterable[Record]) -> "MetadataDelta":
+        delta = MetadataDelta()
+        for record in records:
+            delta.note(record)
+        return delta
+
+    def note(self, record: Record) -> None:
+        self._note_cluster(record)
+        self._note_log(record)
+
+    def _note_cluster(self, record: Record) -> None:
+        match record:
+            case TopicRecord():
+                self.topic_ids.add(record.topic_id)
+            case TopicRemoved():
+                self.topic_ids.add(record.topic_id)
+                self.removed_topic_ids.add(record.topic_id)
+            case PartitionRecord():
+                self.topic_ids.add(record.topic_id)
+                self.partitions.add(PartitionKey(record.topic_id, record.partition))
+            case NodeRecord() | NodeRemoved():
+                self.node_ids.add(record.node_id)
+            case WalRecord() | WalEnded():
+                self.wals.add(WalIdentity(NodeId(record.node_id), NodeEpoch(record.node_epoch)))
+            case ConfigRecord():
+                self.configs.add((record.resource_type, record.resource_name))
+            case KeyValueRecord():
+                self.keys.add(record.key)
+            case _:
+                pass
+
+    def _note_log(self, record: Record) -> None:
+        match record:
+            case StreamCreated() | StreamOpened() | StreamClosed() | StreamTrimmed() | StreamRemoved():
+                self.stream_ids.add(record.stream_id)
+            case ObjectCommitted():
+                self.object_ids.add(record.object_id)
+                self.stream_ids.update(part.stream_id for part in record.ranges)
+            case RangesReplaced():
+                self.object_ids.add(record.object_id)
+                self.object_ids.update(record.removed_object_ids)
+                self.stream_ids.add(record.stream_id)
+            case ObjectPrepared() | ObjectDestroyed() | ObjectRemoved():
+                self.object_ids.add(record.object_id)
+            case _:
+                pass

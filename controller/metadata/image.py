@@ -1,0 +1,184 @@
+"""The metadata image: what all records so far add up to. Every controller and every broker holds one.
+
+Invariant: `check_invariants` holds after each whole transaction (a run of records proposed together), and two images that applied the same
+records are equal. Mutable, of one thread, changed by `apply` only: readers must not hold on to its lists across an await.
+Must not decide anything: a record is a fact that a manager validated. Source: KRaft `MetadataImage`.
+"""
+
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, field
+
+from controller.metadata import invariants
+from controller.metadata.configs import ConfigsImage
+from controller.metadata.errors import broken
+from controller.metadata.kv import KeyValueImage
+from controller.metadata.nodes import NodesImage
+from controller.metadata.objects import ObjectsImage
+from controller.metadata.records import (
+    ClusterRecord,
+    ConfigRecord,
+    IdsReserved,
+    KeyValueRecord,
+    MetadataOffset,
+    NodeRecord,
+    NodeRemoved,
+    ObjectCommitted,
+    ObjectDestroyed,
+    ObjectPrepared,
+    ObjectRemoved,
+    PartitionRecord,
+    ProducerIdsAllocated,
+    RangesReplaced,
+    Record,
+    StreamClosed,
+    StreamCreated,
+    StreamOpened,
+    StreamRemoved,
+    StreamTrimmed,
+    TopicRecord,
+    TopicRemoved,
+    WalEnded,
+    WalRecord,
+)
+from controller.metadata.streams import StreamsImage
+from controller.metadata.topics import TopicsImage
+from stream.ids import NodeEpoch, ObjectId, Offset, StreamId
+from stream.ports import ObjectRange, ObjectRole, StreamRange
+
+_FIRST_OFFSET = MetadataOffset(0)
+_FIRST_STREAM_ID = StreamId(0)
+_FIRST_OBJECT_ID = ObjectId(0)
+_FIRST_NODE_EPOCH = NodeEpoch(1)
+
+
+@dataclass(slots=True)
+class MetadataImage:
+    cluster_id: str = ""
+    end_offset: MetadataOffset = _FIRST_OFFSET
+    """Offset of the next record: everything below is in here."""
+    next_stream_id: StreamId = _FIRST_STREAM_ID
+    next_object_id: ObjectId = _FIRST_OBJECT_ID
+    next_node_epoch: NodeEpoch = _FIRST_NODE_EPOCH
+    next_producer_id: int = 0
+    topics: TopicsImage = field(default_factory=TopicsImage)
+    nodes: NodesImage = field(default_factory=NodesImage)
+    streams: StreamsImage = field(default_factory=StreamsImage)
+    objects: ObjectsImage = field(default_factory=ObjectsImage)
+    configs: ConfigsImage = field(default_factory=ConfigsImage)
+    kv: KeyValueImage = field(default_factory=KeyValueImage)
+    _appliers: dict[type[Record], Callable[..., None]] = field(init=False, repr=False, compare=False)
+
+    def __post_init__(self) -> None:
+        self._appliers = {
+            ClusterRecord: self._cluster,
+            TopicRecord: self.topics.create,
+            TopicRemoved: self._topic_removed,
+            PartitionRecord: self.topics.set_partition,
+            NodeRecord: self._node,
+            NodeRemoved: self.nodes.remove_node,
+            WalRecord: self._wal,
+            WalEnded: self.nodes.end_wal,
+            StreamCreated: self._stream_created,
+            StreamOpened: self.streams.open,
+            StreamClosed: self.streams.close,
+            StreamTrimmed: self._stream_trimmed,
+            StreamRemoved: self._stream_removed,
+            ObjectPrepared: self._object_prepared,
+            ObjectCommitted: self._object_committed,
+            RangesReplaced: self._ranges_replaced,
+            ObjectDestroyed: self.objects.destroy,
+            ObjectRemoved: self.objects.remove,
+            ProducerIdsAllocated: self._producer_ids,
+            IdsReserved: self._ids,
+            ConfigRecord: self.configs.set,
+            KeyValueRecord: self.kv.set,
+        }
+
+    def apply(self, record: Record, offset: MetadataOffset) -> None:
+        """Apply the record at `offset`. Raises InvariantBroken if it does not fit: a defect, the process has to stop."""
+        self._appliers[type(record)](record)
+        self.end_offset = MetadataOffset(offset + 1)
+
+    def apply_all(self, records: Iterable[Record]) -> None:
+        """Apply records that follow one another from `end_offset`."""
+        for record in records:
+            self.apply(record, self.end_offset)
+
+    def load_snapshot(self, records: Iterable[Record], end_offset: MetadataOffset) -> None:
+        """Fill a fresh image from a snapshot as of `end_offset`."""
+        if self.end_offset:
+            raise broken("a snapshot is loaded into an image that is not fresh")
+        for record in records:
+            self._appliers[type(record)](record)
+        self.end_offset = end_offset
+
+    def find_ranges(self, stream_id: StreamId, start: Offset, end: Offset, limit: int) -> list[ObjectRange]:
+        """`StreamMetadata.objects`: committed ranges of one stream that intersect [start, end), in order, with their objects."""
+        found: list[ObjectRange] = []
+        for entry in self.streams.find(stream_id, start, end, limit):
+            state = self.objects.get(entry.object_id)
+            if state is None:
+                raise broken(f"stream {stream_id} refers to object {entry.object_id}, which does not exist")
+            part = StreamRange(
+                stream_id, entry.start_offset, entry.end_offset, entry.record_count, entry.size_bytes, entry.max_timestamp_ms
+            )
+            found.append(ObjectRange(entry.object_id, state.key, ObjectRole(state.role), state.size_bytes, part))
+        return found
+
+    def check_invariants(self) -> None:
+        """Raises InvariantBroken. O(everything): for tests and the simulator."""
+        invariants.check(self.topics, self.nodes, self.streams, self.objects)
+        invariants.check_counters(self.streams, self.next_stream_id, self.objects, self.next_object_id)
+        invariants.check_epochs(self.nodes, self.next_node_epoch)
+
+    def _cluster(self, record: ClusterRecord) -> None:
+        self.cluster_id = record.cluster_id
+
+    def _topic_removed(self, record: TopicRemoved) -> None:
+        self.configs.remove_topic(self.topics.remove(record).name)
+
+    def _node(self, record: NodeRecord) -> None:
+        self.nodes.set_node(record)
+        self.next_node_epoch = max(self.next_node_epoch, NodeEpoch(record.node_epoch + 1))
+
+    def _wal(self, record: WalRecord) -> None:
+        self.nodes.set_wal(record)
+        self.next_node_epoch = max(self.next_node_epoch, NodeEpoch(record.node_epoch + 1))
+
+    def _stream_created(self, record: StreamCreated) -> None:
+        self.streams.create(record)
+        self.next_stream_id = max(self.next_stream_id, StreamId(record.stream_id + 1))
+
+    def _stream_trimmed(self, record: StreamTrimmed) -> None:
+        for entry in self.streams.trim(record.stream_id, record.start_offset):
+            self.objects.release(entry.object_id)
+
+    def _stream_removed(self, record: StreamRemoved) -> None:
+        for entry in self.streams.remove(record.stream_id):
+            self.objects.release(entry.object_id)
+
+    def _object_prepared(self, record: ObjectPrepared) -> None:
+        self.objects.prepare(record)
+        self.next_object_id = max(self.next_object_id, ObjectId(record.object_id + 1))
+
+    def _object_committed(self, record: ObjectCommitted) -> None:
+        self.objects.commit(record)
+        self.next_object_id = max(self.next_object_id, ObjectId(record.object_id + 1))
+        for part in record.ranges:
+            if self.streams.add(record.object_id, part):
+                self.objects.refer(record.object_id)
+
+    def _ranges_replaced(self, record: RangesReplaced) -> None:
+        dropped = self.streams.drop(record.stream_id, frozenset(record.removed_object_ids))
+        if self.streams.add(record.object_id, record.replacement):
+            self.objects.refer(record.object_id)
+        for entry in dropped:
+            self.objects.release(entry.object_id)
+
+    def _producer_ids(self, record: ProducerIdsAllocated) -> None:
+        self.next_producer_id = max(self.next_producer_id, record.next_producer_id)
+
+    def _ids(self, record: IdsReserved) -> None:
+        self.next_stream_id = max(self.next_stream_id, record.next_stream_id)
+        self.next_object_id = max(self.next_object_id, record.next_object_id)
+        self.next_node_epoch = max(self.next_node_epoch, record.next_node_epoch)

@@ -1,0 +1,108 @@
+"""What must be true of an image between transactions, checked from scratch. For tests and the simulator: it costs O(everything)."""
+
+from collections import Counter
+
+from controller.metadata.errors import broken
+from controller.metadata.nodes import NodesImage
+from controller.metadata.objects import ObjectPhase, ObjectsImage
+from controller.metadata.streams import StreamsImage, StreamState
+from controller.metadata.topics import NO_LEADER, PartitionKey, PartitionState, TopicsImage, leader_of
+from stream.ids import NodeEpoch, ObjectId, StreamId
+
+
+def check(topics: TopicsImage, nodes: NodesImage, streams: StreamsImage, objects: ObjectsImage) -> None:
+    """Raises InvariantBroken, naming the first thing that is wrong."""
+    refs: Counter[ObjectId] = Counter()
+    for stream in streams:
+        _check_log(stream)
+        refs.update(entry.object_id for entry in stream.entries)
+    _check_objects(objects, nodes, refs)
+    _check_owners(streams, nodes)
+    _check_partitions(topics, streams, nodes)
+
+
+def _check_log(stream: StreamState) -> None:
+    name = f"stream {stream.stream_id}"
+    if not stream.entries:
+        if stream.end_offset > stream.start_offset:
+            raise broken(f"{name}: nothing holds [{stream.start_offset}, {stream.end_offset})")
+        return
+    first, last = stream.entries[0], stream.entries[-1]
+    if not first.start_offset <= stream.start_offset < first.end_offset:
+        raise broken(f"{name}: the first entry {first} does not contain the start {stream.start_offset}")
+    if last.end_offset != stream.end_offset:
+        raise broken(f"{name}: the last entry {last} does not reach the end {stream.end_offset}")
+    for before, after in zip(stream.entries, stream.entries[1:], strict=False):
+        if before.end_offset != after.start_offset or before.start_offset >= before.end_offset:
+            raise broken(f"{name}: {after} does not follow {before}")
+    if len({entry.object_id for entry in stream.entries}) != len(stream.entries):
+        raise broken(f"{name}: an object holds two entries")
+
+
+def _check_objects(objects: ObjectsImage, nodes: NodesImage, refs: Counter[ObjectId]) -> None:
+    for state in objects:
+        if state.refs != refs[state.object_id]:
+            raise broken(f"object {state.object_id} counts {state.refs} references, there are {refs[state.object_id]}")
+        if state.refs and state.phase != ObjectPhase.COMMITTED:
+            raise broken(f"object {state.object_id} is referred to and {state.phase.name}")
+        if state.wal is not None and state.phase == ObjectPhase.DESTROYED and not nodes.wal_is_past(state.wal, state.wal_sequence):
+            raise broken(f"object {state.object_id} is destroyed, but recovery of {state.wal} would need slot {state.wal_sequence}")
+    for object_id in refs:
+        if objects.get(object_id) is None:
+            raise broken(f"object {object_id} is referred to and does not exist")
+    unreferenced = {state.object_id for state in objects if state.phase == ObjectPhase.COMMITTED and not state.refs}
+    if unreferenced != {state.object_id for state in objects.unreferenced()}:
+        raise broken("the set of unreferenced objects is wrong")
+
+
+def _check_owners(streams: StreamsImage, nodes: NodesImage) -> None:
+    for stream in streams:
+        if stream.opened != (stream.stream_id in streams.opened_by(stream.owner)):
+            raise broken(f"stream {stream.stream_id}: the index of owners is wrong")
+        wal = nodes.wal(stream.owner)
+        if stream.opened and (wal is None or wal.ended):
+            raise broken(f"stream {stream.stream_id} is open by {stream.owner}, whose WAL ended")
+
+
+def _check_partitions(topics: TopicsImage, streams: StreamsImage, nodes: NodesImage) -> None:
+    led = {key: leader for leader, keys in topics.leaders().items() for key in keys}
+    owned: set[StreamId] = set()
+    for topic in topics:
+        for index, partition in enumerate(topic.partitions):
+            if partition.partition != index or led.pop(PartitionKey(topic.topic_id, index), None) != leader_of(partition):
+                raise broken(f"{topic.name}-{index}: the index of leaders is wrong")
+            _check_partition(topic.name, partition, streams, nodes)
+            owned |= {partition.meta_stream_id, partition.data_stream_id}
+    if led:
+        raise broken(f"the index of leaders names partitions that do not exist: {led}")
+    if stray := {stream.stream_id for stream in streams if stream.kind in {"meta", "data"}} - owned:
+        raise broken(f"streams without a partition: {stray}")
+
+
+def _check_partition(topic: str, partition: PartitionState, streams: StreamsImage, nodes: NodesImage) -> None:
+    name = f"{topic}-{partition.partition}"
+    if len(set(partition.replicas)) != len(partition.replicas):
+        raise broken(f"{name}: candidates repeat")
+    leader = leader_of(partition)
+    wal = nodes.wal(leader)
+    if leader != NO_LEADER and (wal is None or wal.ended or partition.leader not in partition.replicas):
+        raise broken(f"{name} is led by {leader}, whose WAL ended or who is no candidate")
+    for stream_id in (partition.meta_stream_id, partition.data_stream_id):
+        stream = streams.get(stream_id)
+        if stream is None or (stream.topic_id, stream.partition) != (partition.topic_id, partition.partition):
+            raise broken(f"{name}: stream {stream_id} is missing or somebody else's")
+        if stream.epoch > partition.leader_epoch:
+            raise broken(f"{name}: stream {stream_id} has epoch {stream.epoch}, the partition {partition.leader_epoch}")
+
+
+def check_counters(streams: StreamsImage, next_stream_id: StreamId, objects: ObjectsImage, next_object_id: ObjectId) -> None:
+    """No id that is in use may be given out again."""
+    if any(stream.stream_id >= next_stream_id for stream in streams):
+        raise broken("a stream id would be given out twice")
+    if any(state.object_id >= next_object_id for state in objects):
+        raise broken("an object id would be given out twice")
+
+
+def check_epochs(nodes: NodesImage, next_node_epoch: NodeEpoch) -> None:
+    if any(wal.writer.node_epoch >= next_node_epoch for wal in nodes.wals()):
+        raise broken("a node epoch would be given out twice")

@@ -1,0 +1,97 @@
+"""Brokers and their WALs: who may write, and whose WAL still has to be recovered.
+
+Invariant: the registered incarnation of a node is the one with its highest epoch, and a WAL that ended never begins again.
+One `WalState` is kept for each broker start, about 100 bytes: the fence objects in the store stay for ever as well.
+Only `MetadataImage.apply` changes it. Source: KRaft `ClusterImage`, AutoMQ `NodeControlManager`.
+"""
+
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+
+from controller.metadata.errors import broken
+from controller.metadata.records import NodeRecord, NodeRemoved, WalEnded, WalRecord
+from stream.ids import NodeId, WalSequence
+from stream.ports import WalIdentity
+
+NodeState = NodeRecord
+"""A node's state *is* its last record."""
+
+
+@dataclass(slots=True)
+class WalState:
+    """recoverer: who was asked to recover it, node -1 for nobody. end: set once it was recovered or closed in order."""
+
+    writer: WalIdentity
+    committed: WalSequence
+    recoverer: WalIdentity
+    end: WalSequence | None = None
+
+    @property
+    def ended(self) -> bool:
+        return self.end is not None
+
+
+@dataclass(slots=True)
+class NodesImage:
+    _nodes: dict[NodeId, NodeState] = field(default_factory=dict[NodeId, NodeState])
+    _wals: dict[WalIdentity, WalState] = field(default_factory=dict[WalIdentity, WalState])
+    _running: dict[WalIdentity, WalState] = field(default_factory=dict[WalIdentity, WalState])
+
+    def __iter__(self) -> Iterator[NodeState]:
+        return iter(self._nodes.values())
+
+    def __len__(self) -> int:
+        return len(self._nodes)
+
+    def get(self, node_id: NodeId) -> NodeState | None:
+        return self._nodes.get(node_id)
+
+    def is_alive(self, node: WalIdentity) -> bool:
+        """This very incarnation is registered and not fenced. (Whether its session lives is the controller's knowledge.)"""
+        state = self._nodes.get(node.node_id)
+        return state is not None and state.node_epoch == node.node_epoch and not state.fenced
+
+    def wal(self, writer: WalIdentity) -> WalState | None:
+        return self._wals.get(writer)
+
+    def wals(self) -> Iterator[WalState]:
+        """All that ever were."""
+        return iter(self._wals.values())
+
+    def running_wals(self) -> Iterator[WalState]:
+        """Those that have not ended; the ones of writers that are not alive wait for recovery."""
+        return iter(self._running.values())
+
+    def wal_is_past(self, writer: WalIdentity, sequence: WalSequence) -> bool:
+        """No recovery and no commit will need the slot any more; only ranges that refer to it keep its object."""
+        wal = self._wals.get(writer)
+        return wal is None or wal.ended or sequence < wal.committed
+
+    def set_node(self, record: NodeRecord) -> None:
+        known = self._nodes.get(record.node_id)
+        if known is not None and known.node_epoch > record.node_epoch:
+            raise broken(f"node {record.node_id} goes back from epoch {known.node_epoch} to {record.node_epoch}")
+        self._nodes[record.node_id] = record
+
+    def remove_node(self, record: NodeRemoved) -> None:
+        if self._nodes.pop(record.node_id, None) is None:
+            raise broken(f"node {record.node_id} to be removed does not exist")
+
+    def set_wal(self, record: WalRecord) -> None:
+        writer = WalIdentity(record.node_id, record.node_epoch)
+        recoverer = WalIdentity(record.recoverer, record.recoverer_epoch)
+        wal = self._wals.get(writer)
+        if wal is None:
+            self._wals[writer] = self._running[writer] = WalState(writer, record.committed, recoverer)
+        elif wal.ended or record.committed < wal.committed:
+            raise broken(f"WAL {writer} goes back")
+        else:
+            wal.committed = record.committed
+            wal.recoverer = recoverer
+
+    def end_wal(self, record: WalEnded) -> None:
+        writer = WalIdentity(record.node_id, record.node_epoch)
+        wal = self._running.pop(writer, None)
+        if wal is None:
+            raise broken(f"WAL {writer} to be ended is not running")
+        wal.end = record.end

@@ -1,0 +1,130 @@
+"""Objects in the store that the cluster knows by id: prepared, committed, destroyed.
+
+Invariant: `refs` is the number of log entries (of all streams) that name the object; a destroyed object has none. An object that nothing
+refers to is in `unreferenced` until it is destroyed. Only `MetadataImage.apply` changes it. Source: AutoMQ `S3ObjectControlManager`.
+"""
+
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from enum import IntEnum
+
+from controller.metadata.errors import broken
+from controller.metadata.records import ObjectCommitted, ObjectDestroyed, ObjectPrepared, ObjectRemoved
+from stream.ids import Millis, NodeEpoch, NodeId, ObjectId, WalSequence
+from stream.ports import WalIdentity
+
+_NO_SLOT = WalSequence(-1)
+
+
+class ObjectPhase(IntEnum):
+    PREPARED = 1
+    COMMITTED = 2
+    DESTROYED = 3
+
+
+@dataclass(slots=True)
+class ObjectState:
+    """since_ms means: deadline (prepared), time of the commit (committed), time of destruction (destroyed).
+
+    role and size_bytes are 0 until it is committed. wal and wal_sequence: only of WAL objects committed in place.
+    """
+
+    object_id: ObjectId
+    key: str
+    phase: ObjectPhase
+    since_ms: Millis
+    role: int = 0
+    size_bytes: int = 0
+    refs: int = 0
+    wal: WalIdentity | None = None
+    wal_sequence: WalSequence = _NO_SLOT
+
+    @property
+    def was_committed(self) -> bool:
+        return self.role != 0
+
+
+@dataclass(slots=True)
+class ObjectsImage:
+    _objects: dict[ObjectId, ObjectState] = field(default_factory=dict[ObjectId, ObjectState])
+    _in_place: dict[str, ObjectId] = field(default_factory=dict[str, ObjectId])
+    _prepared: set[ObjectId] = field(default_factory=set[ObjectId])
+    _unreferenced: set[ObjectId] = field(default_factory=set[ObjectId])
+    _destroyed: set[ObjectId] = field(default_factory=set[ObjectId])
+
+    def __iter__(self) -> Iterator[ObjectState]:
+        return iter(self._objects.values())
+
+    def __len__(self) -> int:
+        return len(self._objects)
+
+    def get(self, object_id: ObjectId) -> ObjectState | None:
+        return self._objects.get(object_id)
+
+    def in_place(self, key: str) -> ObjectState | None:
+        """The WAL object registered under this key, whatever its phase."""
+        object_id = self._in_place.get(key)
+        return None if object_id is None else self._objects[object_id]
+
+    def prepared(self) -> Iterator[ObjectState]:
+        return (self._objects[object_id] for object_id in self._prepared)
+
+    def unreferenced(self) -> Iterator[ObjectState]:
+        """Committed, and no range refers to it."""
+        return (self._objects[object_id] for object_id in self._unreferenced)
+
+    def destroyed(self) -> Iterator[ObjectState]:
+        """Their bytes may be deleted from the store once the read grace since `since_ms` is over."""
+        return (self._objects[object_id] for object_id in self._destroyed)
+
+    def prepare(self, record: ObjectPrepared) -> None:
+        if record.object_id in self._objects:
+            raise broken(f"object {record.object_id} exists")
+        self._objects[record.object_id] = ObjectState(record.object_id, record.key, ObjectPhase.PREPARED, record.deadline_ms)
+        self._prepared.add(record.object_id)
+
+    def commit(self, record: ObjectCommitted) -> None:
+        """Again for an object that is committed: a WAL object to which another stream's range is added."""
+        state = self._objects.get(record.object_id)
+        if state is not None and state.phase == ObjectPhase.DESTROYED:
+            raise broken(f"object {record.object_id} is destroyed")
+        if state is None or state.phase == ObjectPhase.PREPARED:
+            state = ObjectState(record.object_id, record.key, ObjectPhase.COMMITTED, record.committed_ms, record.role, record.size_bytes)
+            self._objects[record.object_id] = state
+            self._prepared.discard(record.object_id)
+            self._unreferenced.add(record.object_id)
+        if record.wal_sequence >= 0:
+            state.wal = WalIdentity(NodeId(record.wal_node_id), NodeEpoch(record.wal_node_epoch))
+            state.wal_sequence = record.wal_sequence
+            self._in_place[record.key] = record.object_id
+
+    def refer(self, object_id: ObjectId) -> None:
+        state = self._objects.get(object_id)
+        if state is None or state.phase != ObjectPhase.COMMITTED:
+            raise broken(f"a range refers to object {object_id}, which is not committed")
+        state.refs += 1
+        self._unreferenced.discard(object_id)
+
+    def release(self, object_id: ObjectId) -> None:
+        state = self._objects[object_id]
+        state.refs -= 1
+        if state.refs == 0:
+            self._unreferenced.add(object_id)
+
+    def destroy(self, record: ObjectDestroyed) -> None:
+        state = self._objects.get(record.object_id)
+        if state is None or state.refs or state.phase == ObjectPhase.DESTROYED:
+            raise broken(f"object {record.object_id} can not be destroyed: {state}")
+        state.phase = ObjectPhase.DESTROYED
+        state.since_ms = record.destroyed_ms
+        self._prepared.discard(record.object_id)
+        self._unreferenced.discard(record.object_id)
+        self._destroyed.add(record.object_id)
+
+    def remove(self, record: ObjectRemoved) -> None:
+        state = self._objects.get(record.object_id)
+        if state is None or state.phase != ObjectPhase.DESTROYED:
+            raise broken(f"object {record.object_id} is removed without having been destroyed")
+        del self._objects[record.object_id]
+        self._destroyed.discard(record.object_id)
+        self._in_place.pop(state.key, None)

@@ -1,0 +1,104 @@
+"""Topics and their partitions: the part of the image that says who leads what.
+
+Invariant: partitions of a topic are numbered 0..n-1 without holes, names are unique, and `led_by` says for each broker incarnation exactly
+the partitions whose record names it as leader. Only `MetadataImage.apply` changes it. Source: KRaft `TopicsImage`.
+"""
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from typing import NamedTuple
+from uuid import UUID
+
+from controller.metadata.errors import broken
+from controller.metadata.records import PartitionRecord, TopicRecord, TopicRemoved
+from stream.ids import NodeEpoch, NodeId
+from stream.ports import WalIdentity
+
+NO_LEADER = WalIdentity(NodeId(-1), NodeEpoch(-1))
+
+PartitionState = PartitionRecord
+"""A partition's state *is* its last record."""
+
+
+class PartitionKey(NamedTuple):
+    topic_id: UUID
+    partition: int
+
+
+@dataclass(slots=True)
+class TopicState:
+    topic_id: UUID
+    name: str
+    partitions: list[PartitionState] = field(default_factory=list[PartitionState])
+
+
+def leader_of(partition: PartitionState) -> WalIdentity:
+    """The incarnation that leads it; `NO_LEADER` for nobody. It may be dead: see `NodesImage.is_alive`."""
+    return WalIdentity(partition.leader, partition.leader_node_epoch)
+
+
+@dataclass(slots=True)
+class TopicsImage:
+    _by_id: dict[UUID, TopicState] = field(default_factory=dict[UUID, TopicState])
+    _by_name: dict[str, TopicState] = field(default_factory=dict[str, TopicState])
+    _led_by: dict[WalIdentity, set[PartitionKey]] = field(default_factory=dict[WalIdentity, set[PartitionKey]])
+
+    def __iter__(self) -> Iterator[TopicState]:
+        return iter(self._by_id.values())
+
+    def __len__(self) -> int:
+        return len(self._by_id)
+
+    def by_id(self, topic_id: UUID) -> TopicState | None:
+        return self._by_id.get(topic_id)
+
+    def by_name(self, name: str) -> TopicState | None:
+        return self._by_name.get(name)
+
+    def partition(self, key: PartitionKey) -> PartitionState | None:
+        topic = self._by_id.get(key.topic_id)
+        return topic.partitions[key.partition] if topic is not None and 0 <= key.partition < len(topic.partitions) else None
+
+    def led_by(self, leader: WalIdentity) -> frozenset[PartitionKey]:
+        """Partitions whose record names this incarnation; `NO_LEADER`: those that nobody leads. O(their number)."""
+        return frozenset(self._led_by.get(leader, ()))
+
+    def led_count(self, leader: WalIdentity) -> int:
+        return len(self._led_by.get(leader, ()))
+
+    def leaders(self) -> Mapping[WalIdentity, set[PartitionKey]]:
+        return self._led_by
+
+    def create(self, record: TopicRecord) -> None:
+        if record.topic_id in self._by_id or record.name in self._by_name:
+            raise broken(f"topic {record.name!r} ({record.topic_id}) exists")
+        topic = TopicState(record.topic_id, record.name)
+        self._by_id[record.topic_id] = topic
+        self._by_name[record.name] = topic
+
+    def remove(self, record: TopicRemoved) -> TopicState:
+        topic = self._by_id.pop(record.topic_id, None)
+        if topic is None:
+            raise broken(f"topic {record.topic_id} to be removed does not exist")
+        del self._by_name[topic.name]
+        for partition in topic.partitions:
+            self._unlead(partition)
+        return topic
+
+    def set_partition(self, record: PartitionRecord) -> None:
+        topic = self._by_id.get(record.topic_id)
+        if topic is None or not 0 <= record.partition <= len(topic.partitions):
+            raise broken(f"partition {record.partition} does not fit topic {record.topic_id}")
+        if record.partition == len(topic.partitions):
+            topic.partitions.append(record)
+        else:
+            self._unlead(topic.partitions[record.partition])
+            topic.partitions[record.partition] = record
+        self._led_by.setdefault(leader_of(record), set()).add(PartitionKey(record.topic_id, record.partition))
+
+    def _unlead(self, partition: PartitionState) -> None:
+        leader = leader_of(partition)
+        led = self._led_by[leader]
+        led.discard(PartitionKey(partition.topic_id, partition.partition))
+        if not led:
+            del self._led_by[leader]
