@@ -1,4 +1,4 @@
-"""Bodies of PUTs as one piece of memory.
+"""Bodies of PUTs.
 
 Invariant: chunks are copied once, a lone `bytes` never. Must not do I/O.
 """
@@ -15,3 +15,12 @@ def join_body(body: Body) -> bytes:
     if len(body) == 1 and isinstance(body[0], bytes):
         return body[0]
     return b"".join(body)
+
+
+def body_bytes(body: Body) -> int:
+    """Length of the body in bytes, without joining it."""
+    if isinstance(body, bytes | bytearray):
+        return len(body)
+    if isinstance(body, memoryview):
+        return body.nbytes
+    return sum(memoryview(chunk).nbytes for chunk in body)

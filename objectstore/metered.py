@@ -1,0 +1,153 @@
+"""Counting what is asked of a store: requests, bytes, errors and latencies per operation.
+
+Invariant: counts what passes through, changes nothing. Below `RetryingStore` it counts requests, above it calls. A list
+counts once per page, since a page is a request. Must not know any metrics library: `snapshot()` is a value for whoever
+publishes it. Source: SlateDB instrumented_object_store.
+"""
+
+import time
+from collections import Counter
+from collections.abc import AsyncIterator, Callable, Generator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+
+from objectstore.body import body_bytes
+from objectstore.histogram import Latencies, LatencyHistogram
+from objectstore.ports import LIST_PAGE_COUNT, Body, ObjectInfo, ObjectStore, ObjectTail
+
+
+@dataclass(frozen=True, slots=True)
+class OperationStats:
+    """One operation since the store was opened. `latencies` holds all calls, failed ones too."""
+
+    count: int
+    errors: Mapping[str, int]
+    """Failed calls by the name of the error class."""
+    read_bytes: int
+    written_bytes: int
+    """Bytes of successful calls only."""
+    latencies: Latencies
+
+
+@dataclass(frozen=True, slots=True)
+class StoreStats:
+    """All operations that were used, by name of the port's method."""
+
+    operations: Mapping[str, OperationStats]
+
+    def request_count(self, *operations: str) -> int:
+        """Calls of these operations together, or of all of them."""
+        return sum(stats.count for name, stats in self.operations.items() if not operations or name in operations)
+
+
+class _Meter:
+    """Running totals of one operation."""
+
+    __slots__ = ("errors", "latencies", "read_bytes", "written_bytes")
+
+    def __init__(self) -> None:
+        self.errors: Counter[str] = Counter()
+        self.read_bytes = 0
+        self.written_bytes = 0
+        self.latencies = LatencyHistogram()
+
+    def freeze(self) -> OperationStats:
+        latencies = self.latencies.freeze()
+        return OperationStats(latencies.count, dict(self.errors), self.read_bytes, self.written_bytes, latencies)
+
+
+class MeteredStore:
+    """The store behind it, counted."""
+
+    def __init__(self, store: ObjectStore, *, clock: Callable[[], float] = time.monotonic) -> None:
+        """`clock` counts in seconds."""
+        self._store = store
+        self._clock = clock
+        self._meters: dict[str, _Meter] = {}
+
+    def snapshot(self) -> StoreStats:
+        """What was counted so far."""
+        return StoreStats({name: meter.freeze() for name, meter in sorted(self._meters.items())})
+
+    async def get(self, key: str) -> bytes:
+        """See ObjectStore.get."""
+        with self._measured("get") as meter:
+            data = await self._store.get(key)
+            meter.read_bytes += len(data)
+            return data
+
+    async def get_range(self, key: str, start: int, length: int) -> bytes:
+        """See ObjectStore.get_range."""
+        with self._measured("get_range") as meter:
+            data = await self._store.get_range(key, start, length)
+            meter.read_bytes += len(data)
+            return data
+
+    async def get_tail(self, key: str, length: int) -> ObjectTail:
+        """See ObjectStore.get_tail."""
+        with self._measured("get_tail") as meter:
+            tail = await self._store.get_tail(key, length)
+            meter.read_bytes += len(tail.data)
+            return tail
+
+    async def head(self, key: str) -> ObjectInfo:
+        """See ObjectStore.head."""
+        with self._measured("head"):
+            return await self._store.head(key)
+
+    async def put(self, key: str, body: Body) -> str:
+        """See ObjectStore.put."""
+        with self._measured("put") as meter:
+            etag = await self._store.put(key, body)
+            meter.written_bytes += body_bytes(body)
+            return etag
+
+    async def put_if_absent(self, key: str, body: Body) -> str:
+        """See ObjectStore.put_if_absent."""
+        with self._measured("put_if_absent") as meter:
+            etag = await self._store.put_if_absent(key, body)
+            meter.written_bytes += body_bytes(body)
+            return etag
+
+    async def put_if_match(self, key: str, body: Body, etag: str) -> str:
+        """See ObjectStore.put_if_match."""
+        with self._measured("put_if_match") as meter:
+            new_etag = await self._store.put_if_match(key, body, etag)
+            meter.written_bytes += body_bytes(body)
+            return new_etag
+
+    async def list(self, prefix: str, *, start_after: str = "") -> AsyncIterator[ObjectInfo]:
+        """See ObjectStore.list. Measured is the wait for the first key of each page."""
+        found = self._store.list(prefix, start_after=start_after)
+        while True:
+            with self._measured("list"):
+                info = await anext(found, None)
+            if info is None:
+                return
+            yield info
+            for _ in range(LIST_PAGE_COUNT - 1):
+                info = await anext(found, None)
+                if info is None:
+                    return
+                yield info
+
+    async def delete(self, keys: Sequence[str]) -> None:
+        """See ObjectStore.delete."""
+        with self._measured("delete"):
+            await self._store.delete(keys)
+
+    async def close(self) -> None:
+        """Close the store behind it."""
+        await self._store.close()
+
+    @contextmanager
+    def _measured(self, operation: str) -> Generator[_Meter]:
+        meter = self._meters.setdefault(operation, _Meter())
+        started = self._clock()
+        try:
+            yield meter
+        except BaseException as error:
+            meter.errors[type(error).__name__] += 1
+            raise
+        finally:
+            meter.latencies.observe((self._clock() - started) * 1_000)

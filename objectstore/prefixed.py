@@ -1,0 +1,60 @@
+"""A part of a bucket as a store of its own.
+
+Invariant: keys outside the prefix are neither read nor written. Errors name the full key, as the store behind knows it.
+"""
+
+from collections.abc import AsyncIterator, Sequence
+from dataclasses import replace
+
+from objectstore.ports import Body, ObjectInfo, ObjectStore, ObjectTail
+
+
+class PrefixedStore:
+    """The store behind it with `prefix` put before every key. The prefix ends with a slash."""
+
+    def __init__(self, store: ObjectStore, prefix: str) -> None:
+        assert prefix.endswith("/"), f"prefix {prefix!r} does not end with a slash"
+        self._store = store
+        self._prefix = prefix
+
+    async def get(self, key: str) -> bytes:
+        """See ObjectStore.get."""
+        return await self._store.get(self._prefix + key)
+
+    async def get_range(self, key: str, start: int, length: int) -> bytes:
+        """See ObjectStore.get_range."""
+        return await self._store.get_range(self._prefix + key, start, length)
+
+    async def get_tail(self, key: str, length: int) -> ObjectTail:
+        """See ObjectStore.get_tail."""
+        return await self._store.get_tail(self._prefix + key, length)
+
+    async def head(self, key: str) -> ObjectInfo:
+        """See ObjectStore.head."""
+        return replace(await self._store.head(self._prefix + key), key=key)
+
+    async def put(self, key: str, body: Body) -> str:
+        """See ObjectStore.put."""
+        return await self._store.put(self._prefix + key, body)
+
+    async def put_if_absent(self, key: str, body: Body) -> str:
+        """See ObjectStore.put_if_absent."""
+        return await self._store.put_if_absent(self._prefix + key, body)
+
+    async def put_if_match(self, key: str, body: Body, etag: str) -> str:
+        """See ObjectStore.put_if_match."""
+        return await self._store.put_if_match(self._prefix + key, body, etag)
+
+    async def list(self, prefix: str, *, start_after: str = "") -> AsyncIterator[ObjectInfo]:
+        """See ObjectStore.list."""
+        after = self._prefix + start_after if start_after else ""
+        async for info in self._store.list(self._prefix + prefix, start_after=after):
+            yield replace(info, key=info.key.removeprefix(self._prefix))
+
+    async def delete(self, keys: Sequence[str]) -> None:
+        """See ObjectStore.delete."""
+        await self._store.delete([self._prefix + key for key in keys])
+
+    async def close(self) -> None:
+        """Close the store behind it."""
+        await self._store.close()

@@ -1,0 +1,174 @@
+"""Repeating what may succeed the next time, for every operation of the port.
+
+Invariant: a conditional write that took place is never reported as refused. When an attempt ended without an answer and a
+later one is refused with 412, the object in the store is compared with ours: equal bytes mean that the first attempt won.
+So bodies of conditional writes must differ between writers (Penstock's carry node id and epoch). A 412 on the first attempt
+is raised at once. Every call has a deadline that holds over all attempts. Must not decide what an error means: that is its
+class's `retriable`. Source: AWS "Exponential Backoff And Jitter" (full jitter); DESIGN.md section 5.
+"""
+
+import asyncio
+import time
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from dataclasses import dataclass
+from random import Random
+from typing import TypeVar
+
+import structlog
+
+from objectstore.body import join_body
+from objectstore.errors import DeadlineExceeded, ObjectNotFound, ObjectStoreError, PreconditionFailed, Unavailable
+from objectstore.ports import Body, ObjectInfo, ObjectStore, ObjectTail
+
+_log = structlog.get_logger()
+_T = TypeVar("_T")
+
+
+@dataclass(frozen=True, slots=True)
+class RetryPolicy:
+    """How long to wait between attempts and in all. Pure."""
+
+    base_ms: int = 50
+    """Upper bound of the first wait. S3's p50 for a small request is about 20 ms."""
+    cap_ms: int = 5_000
+    deadline_ms: int = 30_000
+    """For one call with all its attempts (for a list: for one page)."""
+
+    def delay_ms(self, failure_count: int, rng: Random) -> float:
+        """Wait after this many failures in a row: uniform in [0, base * 2^(failures-1)], the bound capped."""
+        assert failure_count >= 1, "nothing failed yet"
+        return rng.uniform(0.0, min(self.cap_ms, self.base_ms * 2 ** min(failure_count - 1, 30)))
+
+
+class RetryingStore:
+    """The store behind it, with every retriable error repeated until the deadline.
+
+    A plain `put` whose first attempt is delayed inside the store may undo a newer write of the same key: names that are
+    written more than once belong under `put_if_match`.
+    """
+
+    def __init__(
+        self,
+        store: ObjectStore,
+        policy: RetryPolicy | None = None,
+        *,
+        clock: Callable[[], float] = time.monotonic,
+        sleep: Callable[[float], Awaitable[None]] = asyncio.sleep,
+        rng: Random | None = None,
+    ) -> None:
+        """`clock` and `sleep` count in seconds, as the event loop does."""
+        self._store = store
+        self._policy = policy or RetryPolicy()
+        self._clock = clock
+        self._sleep = sleep
+        self._rng = rng or Random()  # noqa: S311 (jitter, not a secret)
+
+    async def get(self, key: str) -> bytes:
+        """See ObjectStore.get."""
+        return await self._retry("get", key, lambda: self._store.get(key))
+
+    async def get_range(self, key: str, start: int, length: int) -> bytes:
+        """See ObjectStore.get_range."""
+        return await self._retry("get_range", key, lambda: self._store.get_range(key, start, length))
+
+    async def get_tail(self, key: str, length: int) -> ObjectTail:
+        """See ObjectStore.get_tail."""
+        return await self._retry("get_tail", key, lambda: self._store.get_tail(key, length))
+
+    async def head(self, key: str) -> ObjectInfo:
+        """See ObjectStore.head."""
+        return await self._retry("head", key, lambda: self._store.head(key))
+
+    async def put(self, key: str, body: Body) -> str:
+        """See ObjectStore.put."""
+        data = join_body(body)
+        return await self._retry("put", key, lambda: self._store.put(key, data))
+
+    async def put_if_absent(self, key: str, body: Body) -> str:
+        """See ObjectStore.put_if_absent."""
+        data = join_body(body)
+        return await self._retry_conditional("put_if_absent", key, data, lambda: self._store.put_if_absent(key, data))
+
+    async def put_if_match(self, key: str, body: Body, etag: str) -> str:
+        """See ObjectStore.put_if_match.
+
+        If our write took place, its answer was lost and another writer replaced it before we looked, PreconditionFailed is
+        raised: read the object before concluding that nothing was written.
+        """
+        data = join_body(body)
+        return await self._retry_conditional("put_if_match", key, data, lambda: self._store.put_if_match(key, data, etag))
+
+    async def list(self, prefix: str, *, start_after: str = "") -> AsyncIterator[ObjectInfo]:
+        """See ObjectStore.list. After an error it goes on behind the last key that was seen."""
+        seen = start_after
+        found: AsyncIterator[ObjectInfo] | None = None
+
+        async def next_found() -> ObjectInfo | None:
+            nonlocal found
+            if found is None:
+                found = self._store.list(prefix, start_after=seen)
+            try:
+                return await anext(found, None)
+            except ObjectStoreError:
+                found = None
+                raise
+
+        while (info := await self._retry("list", prefix, next_found)) is not None:
+            seen = info.key
+            yield info
+
+    async def delete(self, keys: Sequence[str]) -> None:
+        """See ObjectStore.delete."""
+        await self._retry("delete", keys[0] if keys else "", lambda: self._store.delete(keys))
+
+    async def close(self) -> None:
+        """Close the store behind it."""
+        await self._store.close()
+
+    async def _retry(self, operation: str, key: str, attempt: Callable[[], Awaitable[_T]]) -> _T:
+        deadline = self._clock() + self._policy.deadline_ms / 1_000
+        failure_count = 0
+        last_error: ObjectStoreError | None = None
+        while (remaining_s := deadline - self._clock()) > 0:
+            try:
+                async with asyncio.timeout(remaining_s):
+                    return await attempt()
+            except TimeoutError:
+                break
+            except ObjectStoreError as error:
+                if not error.retriable:
+                    raise
+                last_error = error
+            failure_count += 1
+            delay_ms = self._policy.delay_ms(failure_count, self._rng)
+            _log.info("object_store_call_failed", operation=operation, key=key, failures=failure_count, error=str(last_error))
+            await self._sleep(min(delay_ms / 1_000, max(0.0, deadline - self._clock())))
+        raise DeadlineExceeded(operation, key, self._policy.deadline_ms, last_error) from last_error
+
+    async def _retry_conditional(self, operation: str, key: str, data: bytes, write: Callable[[], Awaitable[str]]) -> str:
+        outcome_unknown = False
+
+        async def attempt() -> str:
+            nonlocal outcome_unknown
+            try:
+                return await write()
+            except Unavailable:
+                outcome_unknown = True
+                raise
+            except PreconditionFailed:
+                etag = await self._etag_if_ours(key, data) if outcome_unknown else None
+                if etag is None:
+                    raise
+                return etag
+
+        return await self._retry(operation, key, attempt)
+
+    async def _etag_if_ours(self, key: str, data: bytes) -> str | None:
+        """The etag of what is stored if it is `data`. Two requests, only after a lost answer."""
+        try:
+            info = await self._store.head(key)
+            if info.size_bytes != len(data) or await self._store.get(key) != data:
+                return None
+        except ObjectNotFound:
+            return None
+        return info.etag
