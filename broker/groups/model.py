@@ -1,0 +1,130 @@
+"""Values of the classic group protocol: what members ask, what they are told, what the shell has to do.
+
+Source: Kafka `group-coordinator` (ClassicGroup), KIP-62 (rebalance timeout), KIP-345 (static members), KIP-394 (member ids).
+"""
+
+from dataclasses import dataclass, field
+from enum import Enum
+
+from broker.wire.error_codes import ErrorCode
+
+Token = int
+"""Names a parked request; the shell knows which connection waits behind it."""
+
+
+class GroupState(Enum):
+    """Names as DescribeGroups shows them."""
+
+    EMPTY = "Empty"
+    PREPARING_REBALANCE = "PreparingRebalance"
+    COMPLETING_REBALANCE = "CompletingRebalance"
+    STABLE = "Stable"
+    DEAD = "Dead"
+
+
+@dataclass(frozen=True, slots=True)
+class Protocol:
+    """One assignor a member offers, with its subscription as opaque bytes."""
+
+    name: str
+    metadata: bytes
+
+
+@dataclass(frozen=True, slots=True)
+class JoinRequest:
+    member_id: str
+    instance_id: str | None
+    client_id: str
+    client_host: str
+    session_timeout_ms: int
+    rebalance_timeout_ms: int
+    protocol_type: str
+    protocols: tuple[Protocol, ...]
+    needs_known_member_id: bool
+    """KIP-394: version 4 and later must join twice, the second time with the id they were given."""
+
+
+@dataclass(frozen=True, slots=True)
+class JoinResult:
+    error: ErrorCode = ErrorCode.NONE
+    generation: int = -1
+    protocol_type: str | None = None
+    protocol: str | None = None
+    leader: str = ""
+    member_id: str = ""
+    members: tuple[tuple[str, str | None, bytes], ...] = ()
+    """(member id, instance id, subscription) of everybody, for the leader alone."""
+
+
+@dataclass(frozen=True, slots=True)
+class SyncRequest:
+    member_id: str
+    instance_id: str | None
+    generation: int
+    protocol_type: str | None
+    protocol: str | None
+    assignments: dict[str, bytes]
+
+
+@dataclass(frozen=True, slots=True)
+class SyncResult:
+    error: ErrorCode = ErrorCode.NONE
+    protocol_type: str | None = None
+    protocol: str | None = None
+    assignment: bytes = b""
+
+
+@dataclass(slots=True)
+class Member:
+    member_id: str
+    instance_id: str | None
+    client_id: str
+    client_host: str
+    session_timeout_ms: int
+    rebalance_timeout_ms: int
+    protocol_type: str
+    protocols: tuple[Protocol, ...]
+    assignment: bytes = b""
+    session_deadline_ms: int = 0
+    join_token: Token | None = None
+    """Parked JoinGroup; while it waits the session can not expire."""
+    sync_token: Token | None = None
+
+    def metadata_for(self, protocol: str) -> bytes:
+        return next((offered.metadata for offered in self.protocols if offered.name == protocol), b"")
+
+
+@dataclass(frozen=True, slots=True)
+class CompleteJoin:
+    """Answer a parked (or just received) JoinGroup."""
+
+    token: Token
+    result: JoinResult
+
+
+@dataclass(frozen=True, slots=True)
+class CompleteSync:
+    token: Token
+    result: SyncResult
+
+
+@dataclass(frozen=True, slots=True)
+class PersistGroup:
+    """Write the group's metadata record; afterwards call `assignment_persisted` with this generation and the outcome."""
+
+    generation: int
+
+
+Effect = CompleteJoin | CompleteSync | PersistGroup
+
+
+@dataclass(slots=True)
+class GroupLimits:
+    """Defaults are Kafka's `group.*` broker configs."""
+
+    session_timeout_min_ms: int = 6_000
+    session_timeout_max_ms: int = 1_800_000
+    initial_rebalance_delay_ms: int = 3_000
+    members_max: int = 1_000
+    join_bytes_max: int = field(default=1 << 20)
+    """Subscription bytes of one member; they live in memory and in every rebalance answer to the leader."""

@@ -1,0 +1,222 @@
+"""The records of `__consumer_offsets`, byte for byte as Kafka writes them, so that Kafka's own tools can read the topic.
+
+Keys: version 1 = offset commit (group, topic, partition), version 2 = group metadata (group). Values: offset commit version 3, group
+metadata version 3. A null value is a tombstone. Older value versions are read (0..3); unknown key versions are skipped by the reader,
+as in Kafka.
+Source: Kafka `OffsetCommitKey/Value.json`, `GroupMetadataKey/Value.json`.
+"""
+
+import struct
+from dataclasses import dataclass
+
+from broker.groups.model import Member, Protocol
+
+_I16 = struct.Struct(">h")
+_I32 = struct.Struct(">i")
+_I64 = struct.Struct(">q")
+
+OFFSET_KEY_VERSION = 1
+GROUP_KEY_VERSION = 2
+OFFSET_VALUE_VERSION = 3
+GROUP_VALUE_VERSION = 3
+
+
+class MalformedGroupRecord(Exception):
+    """A key or value that is not one of ours; loading reports it and goes on with the next record."""
+
+
+@dataclass(frozen=True, slots=True)
+class OffsetKey:
+    group_id: str
+    topic: str
+    partition: int
+
+
+@dataclass(frozen=True, slots=True)
+class GroupKey:
+    group_id: str
+
+
+@dataclass(frozen=True, slots=True)
+class CommittedOffset:
+    offset: int
+    leader_epoch: int
+    metadata: str
+    commit_timestamp_ms: int
+
+
+@dataclass(frozen=True, slots=True)
+class GroupSnapshot:
+    """What survives a change of coordinator."""
+
+    protocol_type: str
+    generation: int
+    protocol: str | None
+    leader: str | None
+    state_timestamp_ms: int
+    members: tuple[Member, ...]
+
+
+class _Out:
+    def __init__(self) -> None:
+        self.data = bytearray()
+
+    def i16(self, value: int) -> "_Out":
+        self.data += _I16.pack(value)
+        return self
+
+    def i32(self, value: int) -> "_Out":
+        self.data += _I32.pack(value)
+        return self
+
+    def i64(self, value: int) -> "_Out":
+        self.data += _I64.pack(value)
+        return self
+
+    def text(self, value: str | None) -> "_Out":
+        if value is None:
+            return self.i16(-1)
+        encoded = value.encode()
+        self.i16(len(encoded))
+        self.data += encoded
+        return self
+
+    def blob(self, value: bytes) -> "_Out":
+        self.i32(len(value))
+        self.data += value
+        return self
+
+
+class _In:
+    """Bounds-checked reader: the bytes come from our own log, but a log can be corrupt or written by another tool."""
+
+    def __init__(self, data: bytes) -> None:
+        self._data = data
+        self._at = 0
+
+    def _take(self, length: int) -> bytes:
+        end = self._at + length
+        if length < 0 or end > len(self._data):
+            raise MalformedGroupRecord(f"{length} bytes declared at {self._at}, {len(self._data) - self._at} left")
+        taken = self._data[self._at : end]
+        self._at = end
+        return taken
+
+    def i16(self) -> int:
+        return int(_I16.unpack(self._take(2))[0])
+
+    def i32(self) -> int:
+        return int(_I32.unpack(self._take(4))[0])
+
+    def i64(self) -> int:
+        return int(_I64.unpack(self._take(8))[0])
+
+    def nullable_text(self) -> str | None:
+        length = self.i16()
+        if length == -1:
+            return None
+        try:
+            return self._take(length).decode()
+        except UnicodeDecodeError as error:
+            raise MalformedGroupRecord(str(error)) from error
+
+    def text(self) -> str:
+        value = self.nullable_text()
+        if value is None:
+            raise MalformedGroupRecord("null where a string is needed")
+        return value
+
+    def blob(self) -> bytes:
+        return self._take(self.i32())
+
+    def count(self) -> int:
+        count = self.i32()
+        if not 0 <= count <= len(self._data) - self._at:
+            raise MalformedGroupRecord(f"count {count} with {len(self._data) - self._at} bytes left")
+        return count
+
+
+def encode_offset_key(key: OffsetKey) -> bytes:
+    return bytes(_Out().i16(OFFSET_KEY_VERSION).text(key.group_id).text(key.topic).i32(key.partition).data)
+
+
+def encode_group_key(key: GroupKey) -> bytes:
+    return bytes(_Out().i16(GROUP_KEY_VERSION).text(key.group_id).data)
+
+
+def decode_key(data: bytes) -> OffsetKey | GroupKey | None:
+    """None: a key version of a later Kafka, to be skipped. Raises MalformedGroupRecord."""
+    reader = _In(data)
+    version = reader.i16()
+    if version in {0, OFFSET_KEY_VERSION}:
+        return OffsetKey(reader.text(), reader.text(), reader.i32())
+    if version == GROUP_KEY_VERSION:
+        return GroupKey(reader.text())
+    return None
+
+
+def encode_offset_value(value: CommittedOffset) -> bytes:
+    out = _Out().i16(OFFSET_VALUE_VERSION).i64(value.offset).i32(value.leader_epoch).text(value.metadata).i64(value.commit_timestamp_ms)
+    return bytes(out.data)
+
+
+def decode_offset_value(data: bytes) -> CommittedOffset:
+    reader = _In(data)
+    version = reader.i16()
+    if not 0 <= version <= OFFSET_VALUE_VERSION:
+        raise MalformedGroupRecord(f"offset commit value version {version}, known are 0 to {OFFSET_VALUE_VERSION}")
+    offset = reader.i64()
+    leader_epoch = reader.i32() if version >= 3 else -1
+    return CommittedOffset(offset, leader_epoch, reader.text(), reader.i64())
+
+
+def encode_group_value(value: GroupSnapshot) -> bytes:
+    out = _Out().i16(GROUP_VALUE_VERSION).text(value.protocol_type).i32(value.generation).text(value.protocol).text(value.leader)
+    out.i64(value.state_timestamp_ms).i32(len(value.members))
+    for member in value.members:
+        out.text(member.member_id).text(member.instance_id).text(member.client_id).text(member.client_host)
+        out.i32(member.rebalance_timeout_ms).i32(member.session_timeout_ms)
+        out.blob(member.metadata_for(value.protocol or "")).blob(member.assignment)
+    return bytes(out.data)
+
+
+def decode_group_value(data: bytes) -> GroupSnapshot:
+    """Members come back with the chosen protocol as the only one they offer: no other is stored, as in Kafka."""
+    reader = _In(data)
+    version = reader.i16()
+    if not 0 <= version <= GROUP_VALUE_VERSION:
+        raise MalformedGroupRecord(f"group value version {version}, known are 0 to {GROUP_VALUE_VERSION}")
+    protocol_type, generation = reader.text(), reader.i32()
+    protocol, leader = reader.nullable_text(), reader.nullable_text()
+    state_timestamp_ms = reader.i64() if version >= 2 else -1
+    members = tuple(_decode_member(reader, version, protocol_type, protocol) for _ in range(reader.count()))
+    return GroupSnapshot(protocol_type, generation, protocol, leader, state_timestamp_ms, members)
+
+
+def _decode_member(reader: _In, version: int, protocol_type: str, protocol: str | None) -> Member:
+    member_id = reader.text()
+    instance_id = reader.nullable_text() if version >= 3 else None
+    client_id, client_host = reader.text(), reader.text()
+    rebalance_timeout_ms = reader.i32() if version >= 1 else 0
+    session_timeout_ms = reader.i32()
+    subscription, assignment = reader.blob(), reader.blob()
+    return Member(
+        member_id,
+        instance_id,
+        client_id,
+        client_host,
+        session_timeout_ms,
+        rebalance_timeout_ms or session_timeout_ms,
+        protocol_type,
+        (Protocol(protocol or "", subscription),),
+        assignment,
+    )
+
+
+def partition_for(group_id: str, partition_count: int) -> int:
+    """Which partition of `__consumer_offsets` a group lives in: Java's String.hashCode, made positive, as every Kafka tool expects."""
+    value = 0
+    for unit in struct.unpack(f">{len(group_id.encode('utf-16-be')) // 2}H", group_id.encode("utf-16-be")):
+        value = (31 * value + unit) & 0xFFFFFFFF
+    signed = value - (1 << 32) if value & 0x80000000 else value
+    return (0 if signed == -(1 << 31) else abs(signed)) % partition_count

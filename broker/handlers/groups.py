@@ -1,0 +1,240 @@
+"""The classic consumer group APIs: wire messages to and from `GroupCoordinator`. No rule of a group is decided here.
+
+Version traps kept: JoinGroup up to 3 admits a nameless member at once (KIP-394 begins with 4); LeaveGroup and OffsetFetch have a single
+form and a list form; OffsetFetch answers unknown groups and partitions with offset -1 and error 0.
+Source: Kafka `KafkaApis`, `reference/protocol.md` section 3.
+"""
+
+from collections.abc import Mapping, Sequence
+
+from broker.errors import ErrorCode
+from broker.groups.coordinator import GroupDescription, TopicPartition
+from broker.groups.model import JoinRequest, Protocol, SyncRequest
+from broker.groups.records import CommittedOffset
+from broker.ports import Node, RequestContext, Response
+from broker.wire import apis
+from broker.wire.framing import decode_body, encode_response_frame
+from broker.wire.gen import (
+    delete_groups,
+    describe_groups,
+    heartbeat,
+    join_group,
+    leave_group,
+    list_groups,
+    offset_commit,
+    offset_fetch,
+    sync_group,
+)
+
+GROUP_TYPE = "classic"
+
+
+async def handle_join_group(node: Node, ctx: RequestContext) -> Response:
+    """JoinGroup (11). Parked by the coordinator until the rebalance completes."""
+    request = decode_body(join_group.decode_request, ctx.frame, ctx.body_offset, ctx.api_version)
+    version = ctx.api_version
+    result = await node.groups.join(
+        request.group_id,
+        JoinRequest(
+            member_id=request.member_id,
+            instance_id=request.group_instance_id,
+            client_id=ctx.client_id or "",
+            client_host=f"/{ctx.connection.peer_host}",
+            session_timeout_ms=request.session_timeout_ms,
+            rebalance_timeout_ms=request.rebalance_timeout_ms if version >= 1 else request.session_timeout_ms,
+            protocol_type=request.protocol_type,
+            protocols=tuple(Protocol(offered.name, bytes(offered.metadata)) for offered in request.protocols),
+            needs_known_member_id=version >= 4,
+        ),
+    )
+    response = join_group.JoinGroupResponse(
+        error_code=result.error,
+        generation_id=result.generation,
+        protocol_type=result.protocol_type,
+        protocol_name=result.protocol if version >= 7 else result.protocol or "",
+        leader=result.leader,
+        member_id=result.member_id,
+        members=[join_group.JoinGroupResponseMember(*member) for member in result.members],
+    )
+    return encode_response_frame(apis.JOIN_GROUP, version, ctx.correlation_id, join_group.encode_response, response)
+
+
+async def handle_sync_group(node: Node, ctx: RequestContext) -> Response:
+    """SyncGroup (14). Followers are parked until the leader's assignment is durable."""
+    request = decode_body(sync_group.decode_request, ctx.frame, ctx.body_offset, ctx.api_version)
+    result = await node.groups.sync(
+        request.group_id,
+        SyncRequest(
+            request.member_id,
+            request.group_instance_id,
+            request.generation_id,
+            request.protocol_type,
+            request.protocol_name,
+            {item.member_id: bytes(item.assignment) for item in request.assignments},
+        ),
+    )
+    response = sync_group.SyncGroupResponse(
+        error_code=result.error, protocol_type=result.protocol_type, protocol_name=result.protocol, assignment=result.assignment
+    )
+    return encode_response_frame(apis.SYNC_GROUP, ctx.api_version, ctx.correlation_id, sync_group.encode_response, response)
+
+
+def handle_heartbeat(node: Node, ctx: RequestContext) -> Response:
+    """Heartbeat (12)."""
+    request = decode_body(heartbeat.decode_request, ctx.frame, ctx.body_offset, ctx.api_version)
+    error = node.groups.heartbeat(request.group_id, request.member_id, request.group_instance_id, request.generation_id)
+    response = heartbeat.HeartbeatResponse(error_code=error)
+    return encode_response_frame(apis.HEARTBEAT, ctx.api_version, ctx.correlation_id, heartbeat.encode_response, response)
+
+
+def handle_leave_group(node: Node, ctx: RequestContext) -> Response:
+    """LeaveGroup (13): one member up to version 2, a list from version 3."""
+    request = decode_body(leave_group.decode_request, ctx.frame, ctx.body_offset, ctx.api_version)
+    single = ctx.api_version < 3
+    identities = [(request.member_id, None)] if single else [(member.member_id, member.group_instance_id) for member in request.members]
+    outcome = node.groups.leave(request.group_id, identities)
+    if isinstance(outcome, ErrorCode):
+        response = leave_group.LeaveGroupResponse(error_code=outcome)
+    elif single:
+        response = leave_group.LeaveGroupResponse(error_code=outcome[0])
+    else:
+        answers = zip(identities, outcome, strict=True)
+        members = [leave_group.MemberResponse(member_id, instance_id, error) for (member_id, instance_id), error in answers]
+        response = leave_group.LeaveGroupResponse(members=members)
+    return encode_response_frame(apis.LEAVE_GROUP, ctx.api_version, ctx.correlation_id, leave_group.encode_response, response)
+
+
+async def handle_offset_commit(node: Node, ctx: RequestContext) -> Response:
+    """OffsetCommit (8). Unknown topics and partitions are refused one by one."""
+    request = decode_body(offset_commit.decode_request, ctx.frame, ctx.body_offset, ctx.api_version)
+    now_ms = node.now_ms()
+    offsets: dict[TopicPartition, CommittedOffset] = {}
+    for topic in request.topics:
+        partition_count = _partition_count(node, topic.name)
+        for partition in topic.partitions:
+            if 0 <= partition.partition_index < partition_count:
+                offsets[topic.name, partition.partition_index] = CommittedOffset(
+                    partition.committed_offset, partition.committed_leader_epoch, partition.committed_metadata or "", now_ms
+                )
+    results: Mapping[TopicPartition, ErrorCode] = await node.groups.commit_offsets(
+        request.group_id, request.member_id, request.group_instance_id, request.generation_id_or_member_epoch, offsets
+    )
+    topics = [
+        offset_commit.OffsetCommitResponseTopic(
+            topic.name,
+            [
+                offset_commit.OffsetCommitResponsePartition(
+                    partition.partition_index,
+                    results.get((topic.name, partition.partition_index), ErrorCode.UNKNOWN_TOPIC_OR_PARTITION),
+                )
+                for partition in topic.partitions
+            ],
+        )
+        for topic in request.topics
+    ]
+    response = offset_commit.OffsetCommitResponse(topics=topics)
+    return encode_response_frame(apis.OFFSET_COMMIT, ctx.api_version, ctx.correlation_id, offset_commit.encode_response, response)
+
+
+def handle_offset_fetch(node: Node, ctx: RequestContext) -> Response:
+    """OffsetFetch (9): one group up to version 7, several from version 8. Null topics: everything the group has committed."""
+    request = decode_body(offset_fetch.decode_request, ctx.frame, ctx.body_offset, ctx.api_version)
+    if ctx.api_version >= 8:
+        groups = [_fetch_group(node, group.group_id, group.topics) for group in request.groups]
+        response = offset_fetch.OffsetFetchResponse(groups=groups)
+    else:
+        group = _fetch_group(node, request.group_id, request.topics)
+        topics = [
+            offset_fetch.OffsetFetchResponseTopic(
+                topic.name,
+                [
+                    offset_fetch.OffsetFetchResponsePartition(
+                        part.partition_index,
+                        part.committed_offset,
+                        part.committed_leader_epoch,
+                        part.metadata,
+                        # Version 1 has no top-level error: each partition carries it.
+                        group.error_code if ctx.api_version < 2 else ErrorCode.NONE,
+                    )
+                    for part in topic.partitions
+                ],
+            )
+            for topic in group.topics
+        ]
+        response = offset_fetch.OffsetFetchResponse(topics=topics, error_code=group.error_code)
+    return encode_response_frame(apis.OFFSET_FETCH, ctx.api_version, ctx.correlation_id, offset_fetch.encode_response, response)
+
+
+def _fetch_group(
+    node: Node,
+    group_id: str,
+    topics: Sequence[offset_fetch.OffsetFetchRequestTopics] | Sequence[offset_fetch.OffsetFetchRequestTopic] | None,
+) -> offset_fetch.OffsetFetchResponseGroup:
+    found = node.groups.fetch_offsets(group_id)
+    error = found if isinstance(found, ErrorCode) else ErrorCode.NONE
+    committed: Mapping[TopicPartition, CommittedOffset] = {} if isinstance(found, ErrorCode) else found
+    wanted: dict[str, list[int]] = {}
+    if topics is None:
+        for topic, partition in committed:
+            wanted.setdefault(topic, []).append(partition)
+    else:
+        for asked in topics:
+            wanted.setdefault(asked.name, []).extend(asked.partition_indexes)
+    answers = [
+        offset_fetch.OffsetFetchResponseTopics(topic, [_committed_partition(index, committed.get((topic, index))) for index in partitions])
+        for topic, partitions in wanted.items()
+    ]
+    return offset_fetch.OffsetFetchResponseGroup(group_id, answers, error)
+
+
+def _committed_partition(index: int, committed: CommittedOffset | None) -> offset_fetch.OffsetFetchResponsePartitions:
+    if committed is None:
+        return offset_fetch.OffsetFetchResponsePartitions(index, -1, -1, "")
+    return offset_fetch.OffsetFetchResponsePartitions(index, committed.offset, committed.leader_epoch, committed.metadata)
+
+
+def handle_list_groups(node: Node, ctx: RequestContext) -> Response:
+    """ListGroups (16): the groups this broker coordinates; clients ask every broker."""
+    request = decode_body(list_groups.decode_request, ctx.frame, ctx.body_offset, ctx.api_version)
+    states = {state.lower() for state in request.states_filter}
+    types = {kind.lower() for kind in request.types_filter}
+    groups = [
+        list_groups.ListedGroup(group.group_id, group.protocol_type, group.state.value, GROUP_TYPE)
+        for group in node.groups.list_groups()
+        if (not states or group.state.value.lower() in states) and (not types or GROUP_TYPE in types)
+    ]
+    response = list_groups.ListGroupsResponse(groups=groups)
+    return encode_response_frame(apis.LIST_GROUPS, ctx.api_version, ctx.correlation_id, list_groups.encode_response, response)
+
+
+def handle_describe_groups(node: Node, ctx: RequestContext) -> Response:
+    """DescribeGroups (15)."""
+    request = decode_body(describe_groups.decode_request, ctx.frame, ctx.body_offset, ctx.api_version)
+    groups = [_described(group_id, node.groups.describe_group(group_id)) for group_id in request.groups]
+    response = describe_groups.DescribeGroupsResponse(groups=groups)
+    return encode_response_frame(apis.DESCRIBE_GROUPS, ctx.api_version, ctx.correlation_id, describe_groups.encode_response, response)
+
+
+def _described(group_id: str, group: GroupDescription | ErrorCode) -> describe_groups.DescribedGroup:
+    if isinstance(group, ErrorCode):
+        return describe_groups.DescribedGroup(error_code=group, group_id=group_id)
+    return describe_groups.DescribedGroup(
+        group_id=group_id,
+        group_state=group.state.value,
+        protocol_type=group.protocol_type,
+        protocol_data=group.protocol,
+        members=[describe_groups.DescribedGroupMember(*member) for member in group.members],
+    )
+
+
+async def handle_delete_groups(node: Node, ctx: RequestContext) -> Response:
+    """DeleteGroups (42): only groups without members."""
+    request = decode_body(delete_groups.decode_request, ctx.frame, ctx.body_offset, ctx.api_version)
+    results = [delete_groups.DeletableGroupResult(name, await node.groups.delete_group(name)) for name in request.groups_names]
+    response = delete_groups.DeleteGroupsResponse(results=results)
+    return encode_response_frame(apis.DELETE_GROUPS, ctx.api_version, ctx.correlation_id, delete_groups.encode_response, response)
+
+
+def _partition_count(node: Node, topic_name: str) -> int:
+    topic = node.image.topics.by_name(topic_name)
+    return 0 if topic is None else len(topic.partitions)

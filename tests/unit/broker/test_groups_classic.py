@@ -1,0 +1,310 @@
+"""The classic group state machine, driven with plain events; then at random, with its invariants checked after each event."""
+
+import hypothesis.strategies as st
+import pytest
+from hypothesis import settings
+from hypothesis.stateful import Bundle, RuleBasedStateMachine, consumes, invariant, rule
+
+from broker.groups.classic import ClassicGroup
+from broker.groups.model import (
+    CompleteJoin,
+    CompleteSync,
+    GroupLimits,
+    GroupState,
+    JoinRequest,
+    JoinResult,
+    PersistGroup,
+    Protocol,
+    SyncRequest,
+    SyncResult,
+)
+from broker.wire.error_codes import ErrorCode
+
+SESSION_MS = 10_000
+REBALANCE_MS = 30_000
+
+
+def new_ids():
+    counter = iter(range(1_000_000))
+    return lambda prefix: f"{prefix}-{next(counter)}"
+
+
+def make_group(delay_ms: int = 0) -> ClassicGroup:
+    return ClassicGroup("g", GroupLimits(initial_rebalance_delay_ms=delay_ms, members_max=5), new_ids())
+
+
+def join_request(
+    member_id: str = "",
+    *,
+    instance_id: str | None = None,
+    protocols: tuple[str, ...] = ("range",),
+    metadata: bytes = b"topics",
+    known=False,
+) -> JoinRequest:
+    offered = tuple(Protocol(name, metadata) for name in protocols)
+    return JoinRequest(member_id, instance_id, "client", "/127.0.0.1", SESSION_MS, REBALANCE_MS, "consumer", offered, known)
+
+
+def joins(effects) -> dict[int, JoinResult]:
+    return {effect.token: effect.result for effect in effects if isinstance(effect, CompleteJoin)}
+
+
+def syncs(effects) -> dict[int, SyncResult]:
+    return {effect.token: effect.result for effect in effects if isinstance(effect, CompleteSync)}
+
+
+def stable_pair(group: ClassicGroup) -> tuple[str, str]:
+    """Two members in a stable generation; returns (leader, follower)."""
+    first = joins(group.join(join_request(), 1, 0))[1].member_id
+    group.join(join_request(), 2, 0)
+    answers = joins(group.join(join_request(first), 3, 0))
+    second = answers[2].member_id
+    group.sync(SyncRequest(second, None, group.generation, None, None, {}), 4, 0)
+    assert group.sync(SyncRequest(first, None, group.generation, None, None, {first: b"1", second: b"2"}), 5, 0) == [
+        PersistGroup(group.generation)
+    ]
+    done = syncs(group.assignment_persisted(group.generation, ErrorCode.NONE, 0))
+    assert done == {4: SyncResult(ErrorCode.NONE, "consumer", "range", b"2"), 5: SyncResult(ErrorCode.NONE, "consumer", "range", b"1")}
+    assert group.state is GroupState.STABLE
+    return first, second
+
+
+def test_nobody_learns_an_assignment_before_it_is_durable() -> None:
+    group = make_group()
+    member = joins(group.join(join_request(), 1, 0))[1].member_id
+    effects = group.sync(SyncRequest(member, None, 1, None, None, {member: b"all"}), 2, 0)
+    assert effects == [PersistGroup(1)]
+    assert syncs(group.assignment_persisted(1, ErrorCode.NONE, 0))[2].assignment == b"all"
+
+
+def test_failed_persistence_sends_everybody_back_to_join() -> None:
+    group = make_group()
+    member = joins(group.join(join_request(), 1, 0))[1].member_id
+    group.sync(SyncRequest(member, None, 1, None, None, {member: b"all"}), 2, 0)
+    effects = group.assignment_persisted(1, ErrorCode.NOT_COORDINATOR, 0)
+    assert syncs(effects)[2].error is ErrorCode.NOT_COORDINATOR
+    assert group.state is GroupState.PREPARING_REBALANCE
+
+
+def test_kip_394_nameless_member_is_told_its_id_and_must_come_back() -> None:
+    group = make_group()
+    answer = joins(group.join(join_request(known=True), 1, 0))[1]
+    assert answer.error is ErrorCode.MEMBER_ID_REQUIRED
+    assert joins(group.join(join_request(answer.member_id, known=True), 2, 0))[2].error is ErrorCode.NONE
+
+
+def test_given_id_that_never_comes_back_does_not_block_the_group() -> None:
+    group = make_group()
+    group.join(join_request(known=True), 1, 0)
+    member = group.join(join_request(), 2, 0)
+    assert member == []
+    assert group.next_deadline_ms() == SESSION_MS
+    assert joins(group.tick(SESSION_MS))[2].error is ErrorCode.NONE
+
+
+def test_leader_alone_sees_the_members() -> None:
+    group = make_group()
+    first, second = stable_pair(group)
+    group.join(join_request(second, metadata=b"other"), 6, 0)
+    answers = joins(group.join(join_request(first), 7, 0))
+    assert {member for member, _, _ in answers[7].members} == {first, second}
+    assert answers[6].members == ()
+
+
+def test_heartbeat_tells_of_a_rebalance_then_of_an_old_generation() -> None:
+    group = make_group()
+    first, second = stable_pair(group)
+    generation = group.generation
+    assert group.heartbeat(first, None, generation, 1) is ErrorCode.NONE
+    group.join(join_request(second, metadata=b"other"), 6, 1)
+    assert group.heartbeat(first, None, generation, 1) is ErrorCode.REBALANCE_IN_PROGRESS
+    group.join(join_request(first), 7, 1)
+    assert group.heartbeat(first, None, generation, 1) is ErrorCode.ILLEGAL_GENERATION
+    assert group.heartbeat("nobody", None, generation, 1) is ErrorCode.UNKNOWN_MEMBER_ID
+
+
+def test_silent_member_expires_and_the_others_rebalance() -> None:
+    group = make_group()
+    first, second = stable_pair(group)
+    assert group.heartbeat(first, None, group.generation, SESSION_MS - 1) is ErrorCode.NONE
+    group.tick(SESSION_MS)
+    assert set(group.members) == {first}
+    assert second not in group.members
+    assert group.state is GroupState.PREPARING_REBALANCE
+
+
+def test_member_that_does_not_rejoin_is_out_at_the_rebalance_deadline() -> None:
+    group = make_group()
+    first, second = stable_pair(group)
+    group.join(join_request(first, metadata=b"new"), 6, 0)
+    group.heartbeat(second, None, group.generation, 25_000)
+    answers = joins(group.tick(REBALANCE_MS))
+    assert answers[6].error is ErrorCode.NONE
+    assert set(group.members) == {first}
+
+
+def test_leader_that_never_syncs_is_out_at_the_sync_deadline() -> None:
+    group = make_group()
+    first = joins(group.join(join_request(), 1, 0))[1].member_id
+    group.join(join_request(), 2, 0)
+    second = joins(group.join(join_request(first), 3, 0))[2].member_id
+    group.sync(SyncRequest(second, None, group.generation, None, None, {}), 4, 0)
+    for now_ms in range(0, REBALANCE_MS, 5_000):
+        group.heartbeat(first, None, group.generation, now_ms)
+        group.heartbeat(second, None, group.generation, now_ms)
+    effects = group.tick(REBALANCE_MS)
+    assert syncs(effects)[4].error is ErrorCode.REBALANCE_IN_PROGRESS
+    assert set(group.members) == {second}
+
+
+def test_initial_delay_gathers_members_into_one_generation() -> None:
+    group = make_group(delay_ms=3_000)
+    assert group.join(join_request(), 1, 0) == []
+    assert group.join(join_request(), 2, 2_000) == []
+    assert group.tick(3_000) == []
+    answers = joins(group.tick(5_000))
+    assert {answers[1].generation, answers[2].generation} == {1}
+
+
+def test_static_member_restarts_without_a_rebalance_and_fences_its_old_self() -> None:
+    group = make_group()
+    old = joins(group.join(join_request(instance_id="i"), 1, 0))[1].member_id
+    group.sync(SyncRequest(old, "i", 1, None, None, {old: b"all"}), 2, 0)
+    group.assignment_persisted(1, ErrorCode.NONE, 0)
+    effects = group.join(join_request(instance_id="i"), 3, 0)
+    answer = joins(effects)[3]
+    assert (answer.error, answer.generation) == (ErrorCode.NONE, 1)
+    assert answer.member_id != old
+    assert PersistGroup(1) in effects
+    assert group.heartbeat(old, "i", 1, 0) is ErrorCode.FENCED_INSTANCE_ID
+    assert syncs(group.sync(SyncRequest(answer.member_id, "i", 1, None, None, {}), 4, 0))[4].assignment == b"all"
+
+
+@pytest.mark.parametrize(
+    ("request_", "error"),
+    [
+        (join_request("unknown"), ErrorCode.UNKNOWN_MEMBER_ID),
+        (join_request(protocols=("sticky",)), ErrorCode.INCONSISTENT_GROUP_PROTOCOL),
+        (join_request(protocols=()), ErrorCode.INCONSISTENT_GROUP_PROTOCOL),
+        (join_request(metadata=bytes(2 << 20)), ErrorCode.INVALID_REQUEST),
+    ],
+)
+def test_join_is_refused(request_: JoinRequest, error: ErrorCode) -> None:
+    group = make_group()
+    stable_pair(group)
+    assert joins(group.join(request_, 9, 0))[9].error is error
+    assert group.state is GroupState.STABLE
+
+
+def test_full_group_refuses_newcomers() -> None:
+    group = make_group()
+    for token in range(5):
+        group.join(join_request(), token, 0)
+    assert joins(group.join(join_request(), 9, 0))[9].error is ErrorCode.GROUP_MAX_SIZE_REACHED
+
+
+def test_commit_rules() -> None:
+    group = make_group()
+    assert group.check_commit("", None, -1, 0) is ErrorCode.NONE
+    first, second = stable_pair(group)
+    assert group.check_commit("", None, -1, 0) is ErrorCode.UNKNOWN_MEMBER_ID
+    assert group.check_commit(first, None, group.generation, 0) is ErrorCode.NONE
+    assert group.check_commit(first, None, group.generation - 1, 0) is ErrorCode.ILLEGAL_GENERATION
+    group.join(join_request(second, metadata=b"new"), 6, 0)
+    group.join(join_request(first), 7, 0)
+    assert group.check_commit(first, None, group.generation, 0) is ErrorCode.REBALANCE_IN_PROGRESS
+
+
+def test_unload_answers_everybody_who_waits() -> None:
+    group = make_group(delay_ms=3_000)
+    group.join(join_request(), 1, 0)
+    assert joins(group.unload())[1].error is ErrorCode.NOT_COORDINATOR
+    assert group.next_deadline_ms() is None or group.state is GroupState.DEAD
+
+
+class GroupMachine(RuleBasedStateMachine):
+    """Random members, restarts, silence and lost persistence. Every parked request is answered once; after quiet time the group settles."""
+
+    members = Bundle("members")
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.now_ms = 0
+        self.group = ClassicGroup("g", GroupLimits(initial_rebalance_delay_ms=0, members_max=8), new_ids())
+        self.parked: set[int] = set()
+        self.answers: dict[int, JoinResult | SyncResult] = {}
+        self.to_persist: list[int] = []
+        self.token = 0
+
+    def run(self, effects) -> None:
+        for effect in effects:
+            if isinstance(effect, PersistGroup):
+                self.to_persist.append(effect.generation)
+            else:
+                assert effect.token in self.parked, "answered twice or never asked"
+                self.parked.remove(effect.token)
+                self.answers[effect.token] = effect.result
+
+    def ask(self) -> int:
+        self.token += 1
+        self.parked.add(self.token)
+        return self.token
+
+    @rule(target=members, instance=st.sampled_from([None, None, "a", "b"]), metadata=st.sampled_from([b"x", b"y"]))
+    def join_new(self, instance, metadata):
+        token = self.ask()
+        self.run(self.group.join(join_request(instance_id=instance, metadata=metadata), token, self.now_ms))
+        known = {member.join_token: member.member_id for member in self.group.members.values()}
+        return known.get(token) or getattr(self.answers.get(token), "member_id", "")
+
+    @rule(member=members, metadata=st.sampled_from([b"x", b"y"]))
+    def join_again(self, member, metadata):
+        self.run(self.group.join(join_request(member or "?", metadata=metadata), self.ask(), self.now_ms))
+
+    @rule(member=members, stale=st.booleans())
+    def sync(self, member, stale):
+        assignments = {name: name.encode() for name in self.group.members}
+        generation = self.group.generation - stale
+        self.run(self.group.sync(SyncRequest(member, None, generation, None, None, assignments), self.ask(), self.now_ms))
+
+    @rule(error=st.sampled_from([ErrorCode.NONE, ErrorCode.NONE, ErrorCode.NOT_COORDINATOR]))
+    def persisted(self, error):
+        if self.to_persist:
+            self.run(self.group.assignment_persisted(self.to_persist.pop(0), error, self.now_ms))
+
+    @rule(member=members)
+    def heartbeat(self, member):
+        self.group.heartbeat(member, None, self.group.generation, self.now_ms)
+
+    @rule(member=consumes(members))
+    def leave(self, member):
+        _, effects = self.group.leave(member, None, self.now_ms)
+        self.run(effects)
+
+    @rule(elapsed_ms=st.sampled_from([1, 5_000, SESSION_MS, REBALANCE_MS]))
+    def wait(self, elapsed_ms):
+        self.now_ms += elapsed_ms
+        self.run(self.group.tick(self.now_ms))
+
+    @invariant()
+    def holds(self):
+        self.group.check_invariants()
+        waiting = {member.join_token for member in self.group.members.values()} | {
+            member.sync_token for member in self.group.members.values()
+        }
+        assert self.parked == waiting - {None}, "a parked request that nobody remembers"
+
+    def teardown(self):
+        for _ in range(50):
+            while self.to_persist:
+                self.run(self.group.assignment_persisted(self.to_persist.pop(0), ErrorCode.NONE, self.now_ms))
+            deadline_ms = self.group.next_deadline_ms()
+            if deadline_ms is None:
+                break
+            self.now_ms = max(self.now_ms, deadline_ms)
+            self.run(self.group.tick(self.now_ms))
+        assert not self.parked, "silence must answer everybody in the end"
+
+
+GroupMachine.TestCase.settings = settings(max_examples=150, stateful_step_count=40, deadline=None)
+TestGroupMachine = GroupMachine.TestCase
