@@ -12,7 +12,6 @@ import base64
 import struct
 from collections.abc import AsyncIterator, Sequence
 from contextlib import AsyncExitStack
-from dataclasses import dataclass
 from datetime import datetime
 from typing import TYPE_CHECKING, Any, cast
 
@@ -21,6 +20,7 @@ from aiobotocore.session import get_session
 from crc32c import crc32c
 
 from objectstore.body import join_body
+from objectstore.config import S3Config
 from objectstore.errors import RangeNotSatisfiable, UnexpectedResponse
 from objectstore.keys import check_key
 from objectstore.ports import DELETE_BATCH_COUNT, LIST_PAGE_COUNT, Body, ObjectInfo, ObjectTail
@@ -37,28 +37,6 @@ _DELETE_STATUS = {"AccessDenied": 403, "NoSuchBucket": 404}
 _CRC = struct.Struct(">I")
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class S3Options:
-    """How to reach one bucket. Credentials that are None come from botocore's default chain."""
-
-    bucket: str
-    endpoint: str | None = None
-    region: str = "us-east-1"
-    path_style: bool = False
-    """Bucket in the path instead of the host name: what MinIO, moto and most compatible stores need."""
-    access_key: str | None = None
-    secret_key: str | None = None
-    session_token: str | None = None
-    connections_max: int = 64
-    """Requests in flight; more wait inside the client. One 8 MiB PUT holds a connection for about 0.2 s on S3."""
-    connect_timeout_ms: int = 3_000
-    read_timeout_ms: int = 10_000
-    """Longest silence of the store inside one request."""
-
-    def __repr__(self) -> str:
-        return f"S3Options(bucket={self.bucket!r}, endpoint={self.endpoint!r}, region={self.region!r})"
-
-
 class _RangeBehindEnd(Exception):
     """416."""
 
@@ -66,9 +44,10 @@ class _RangeBehindEnd(Exception):
 class S3Store:
     """Objects of one bucket. Every method may raise any retriable ObjectStoreError, AccessDenied and BucketNotFound."""
 
-    def __init__(self, options: S3Options) -> None:
-        self._options = options
-        self._bucket = options.bucket
+    def __init__(self, config: S3Config) -> None:
+        """`config.prefix` and `config.deadline_ms` are the business of the wrappers that `open_store` adds."""
+        self._config = config
+        self._bucket = config.bucket
         self._resources = AsyncExitStack()
         self._client: S3Client | None = None
         self._opening = asyncio.Lock()
@@ -193,30 +172,30 @@ class S3Store:
         async with self._opening:
             client = self._client
             if client is None:
-                options = self._options
+                config = self._config
                 session: Any = get_session()  # the stubs' overloads for all AWS services take a type checker minutes
                 context = session.create_client(
                     "s3",
-                    region_name=options.region,
-                    endpoint_url=options.endpoint,
-                    aws_access_key_id=options.access_key,
-                    aws_secret_access_key=options.secret_key,
-                    aws_session_token=options.session_token,
-                    config=_client_config(options),
+                    region_name=config.region,
+                    endpoint_url=config.endpoint,
+                    aws_access_key_id=config.access_key,
+                    aws_secret_access_key=config.secret_key,
+                    aws_session_token=config.session_token,
+                    config=_client_config(config),
                 )
                 client = self._client = cast("S3Client", await self._resources.enter_async_context(context))
             return client
 
 
-def _client_config(options: S3Options) -> AioConfig:
+def _client_config(config: S3Config) -> AioConfig:
     return AioConfig(
         http_session_cls=SendOnceSession,
-        max_pool_connections=options.connections_max,
-        connect_timeout=options.connect_timeout_ms / 1_000,
-        read_timeout=options.read_timeout_ms / 1_000,
+        max_pool_connections=config.connections_max,
+        connect_timeout=config.connect_timeout_ms / 1_000,
+        read_timeout=config.read_timeout_ms / 1_000,
         retries={"total_max_attempts": 1, "mode": "standard"},
         signature_version="s3v4",
-        s3={"addressing_style": "path" if options.path_style else "auto", "payload_signing_enabled": False},
+        s3={"addressing_style": "path" if config.path_style else "auto", "payload_signing_enabled": False},
         request_checksum_calculation="when_required",
         response_checksum_validation="when_required",
         parameter_validation=False,

@@ -1,0 +1,62 @@
+"""Which store to open, as values.
+
+Invariant: printing a config never shows a secret. Must not import a backend.
+"""
+
+from dataclasses import dataclass, field
+from urllib.parse import quote, urlencode
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class S3Config:
+    """How to reach one bucket, or the part of it below `prefix`."""
+
+    bucket: str
+    prefix: str = ""
+    """Empty, or ends with a slash."""
+    endpoint: str | None = None
+    """Base URL of a compatible store; None is Amazon's."""
+    region: str | None = None
+    """None: from AWS_REGION or the AWS configuration file."""
+    path_style: bool = False
+    """Bucket in the path instead of the host name: what moto, MinIO and most compatible stores need."""
+    access_key: str | None = None
+    """Credentials that are None come from the default chain: environment, files, web identity, instance role."""
+    secret_key: str | None = field(default=None, repr=False)
+    session_token: str | None = field(default=None, repr=False)
+    connections_max: int = 64
+    """Requests in flight; more wait inside the client. One 8 MiB PUT holds a connection for about 0.2 s on S3."""
+    connect_timeout_ms: int = 3_000
+    read_timeout_ms: int = 10_000
+    """Longest silence of the store inside one request."""
+    deadline_ms: int = 30_000
+    """For one call with all its retries."""
+
+    def redacted(self) -> str:
+        """The URL without secrets, for logs."""
+        shown = {"endpoint": self.endpoint, "region": self.region, "access_key": self.access_key and "***"}
+        query = urlencode({name: value for name, value in shown.items() if value}, safe=":/*")
+        return f"s3://{self.bucket}/{quote(self.prefix)}".rstrip("/") + (f"?{query}" if query else "")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DirectoryConfig:
+    """A directory of this machine."""
+
+    directory: str
+
+    def redacted(self) -> str:
+        """The URL, for logs."""
+        return f"file:{self.directory}"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MemoryConfig:
+    """The memory of this process; gone with it."""
+
+    def redacted(self) -> str:
+        """The URL, for logs."""
+        return "memory:"
+
+
+StoreConfig = S3Config | DirectoryConfig | MemoryConfig

@@ -1,0 +1,161 @@
+"""Store URLs, and opening the store that one names.
+
+    s3://BUCKET[/PREFIX]?endpoint=URL&region=NAME&access_key=...&secret_key=...
+    file:DIRECTORY
+    memory:
+
+Invariant: a URL is checked completely before anything is opened, and no error or log shows its secrets.
+Must not import a backend before it is wanted.
+"""
+
+import os
+import re
+from collections.abc import Mapping
+from dataclasses import fields, replace
+from difflib import get_close_matches
+from ipaddress import ip_address
+from typing import Any, Final
+from urllib.parse import parse_qsl, unquote, urlsplit
+
+from objectstore.config import DirectoryConfig, MemoryConfig, S3Config, StoreConfig
+from objectstore.errors import InvalidKey, InvalidStoreUrl
+from objectstore.keys import check_key
+from objectstore.memory import MemoryStore
+from objectstore.ports import ObjectStore
+from objectstore.prefixed import PrefixedStore
+from objectstore.retry import RetryingStore, RetryPolicy
+
+_SECRETS: Final = re.compile(r"((?:access_key|secret_key|session_token)=)[^&#]*|(//)[^/@?]*@", re.IGNORECASE)
+_BUCKET: Final = re.compile(r"[a-z0-9][a-z0-9.\-]{1,61}[a-z0-9]")
+_TEXT_PARAMETERS: Final = frozenset({"endpoint", "region", "access_key", "secret_key", "session_token"})
+_COUNT_PARAMETERS: Final = {
+    "connections_max": (1, 1_024),
+    "connect_timeout_ms": (1, 60_000),
+    "read_timeout_ms": (1, 600_000),
+    "deadline_ms": (1, 3_600_000),
+}
+_FLAG_PARAMETERS: Final = {"path_style": {"true": True, "false": False}}
+S3_PARAMETERS: Final = tuple(field.name for field in fields(S3Config) if field.name not in {"bucket", "prefix"})
+"""Names that may stand behind the question mark of an s3 URL."""
+
+
+def redact_url(url: str) -> str:
+    """The text of a store URL with secrets blotted out; works for malformed ones too."""
+    return _SECRETS.sub(lambda found: f"{found[1]}***" if found[1] else f"{found[2]}***@", url)
+
+
+def parse_store_url(url: str) -> StoreConfig:
+    """The config that the URL means. Raises InvalidStoreUrl, which says what is wrong and what is allowed."""
+    scheme, colon, rest = url.partition(":")
+    if not colon or scheme not in {"s3", "file", "memory"}:
+        raise InvalidStoreUrl(redact_url(url), "it does not begin with s3:, file: or memory:")
+    if scheme == "s3":
+        return _parse_s3(url)
+    if scheme == "file":
+        return _parse_file(url, rest)
+    if rest:
+        raise InvalidStoreUrl(redact_url(url), "nothing may follow memory:")
+    return MemoryConfig()
+
+
+def open_store(store: StoreConfig | str, *, environ: Mapping[str, str] = os.environ) -> ObjectStore:
+    """Open the store of a URL or config; nothing is sent yet. S3 comes with retries, `memory:` is a new one every time.
+
+    Close it when done. Raises InvalidStoreUrl; a directory that cannot be made raises OSError.
+    """
+    config = parse_store_url(store) if isinstance(store, str) else store
+    if isinstance(config, MemoryConfig):
+        return MemoryStore()
+    if isinstance(config, DirectoryConfig):
+        from objectstore.directory import DirectoryStore
+
+        return DirectoryStore(config.directory)
+    from objectstore.s3 import S3Store
+
+    s3 = RetryingStore(S3Store(_with_local_defaults(config, environ)), RetryPolicy(deadline_ms=config.deadline_ms))
+    return PrefixedStore(s3, config.prefix) if config.prefix else s3
+
+
+def _parse_file(url: str, rest: str) -> DirectoryConfig:
+    directory = unquote(rest.removeprefix("//"))
+    if not directory or (rest.startswith("//") and not directory.startswith("/")):
+        raise InvalidStoreUrl(redact_url(url), "file: must be followed by a directory, as in file:./data or file:///data")
+    return DirectoryConfig(directory=directory)
+
+
+def _parse_s3(url: str) -> S3Config:
+    shown = redact_url(url)
+    parts = urlsplit(url)
+    if not _BUCKET.fullmatch(parts.netloc):
+        raise InvalidStoreUrl(shown, f"{redact_url(parts.netloc)!r} is not a bucket name (3 to 63 of a-z 0-9 . -)")
+    if parts.fragment:
+        raise InvalidStoreUrl(shown, "'#' must be written as %23")
+    prefix = unquote(parts.path).strip("/")
+    if prefix:
+        try:
+            check_key(prefix)
+        except InvalidKey as error:
+            raise InvalidStoreUrl(shown, str(error)) from None
+        prefix += "/"
+    parameters: dict[str, Any] = {"path_style": "endpoint=" in parts.query}
+    given: set[str] = set()
+    for name, value in parse_qsl(parts.query, keep_blank_values=True):
+        if name in given:
+            raise InvalidStoreUrl(shown, f"{name} is given twice")
+        given.add(name)
+        parameters[name] = _parameter(shown, name, value)
+    if ("access_key" in parameters) != ("secret_key" in parameters):
+        raise InvalidStoreUrl(shown, "access_key and secret_key must be given together")
+    return S3Config(bucket=parts.netloc, prefix=prefix, **parameters)
+
+
+def _parameter(shown: str, name: str, value: str) -> str | int | bool:
+    if name in _COUNT_PARAMETERS:
+        low, high = _COUNT_PARAMETERS[name]
+        if not (value.isascii() and value.isdigit() and low <= int(value[:10]) <= high):
+            raise InvalidStoreUrl(shown, f"{name} must be a number from {low} to {high}")
+        return int(value)
+    if name in _FLAG_PARAMETERS:
+        if value not in _FLAG_PARAMETERS[name]:
+            raise InvalidStoreUrl(shown, f"{name} must be true or false")
+        return _FLAG_PARAMETERS[name][value]
+    if name not in _TEXT_PARAMETERS:
+        near = get_close_matches(name, S3_PARAMETERS, n=1)
+        hint = f"did you mean {near[0]}?" if near else f"allowed are {', '.join(S3_PARAMETERS)}"
+        raise InvalidStoreUrl(shown, f"unknown parameter {name!r}; {hint}")
+    if not value:
+        raise InvalidStoreUrl(shown, f"{name} is empty")
+    if name == "endpoint" and not _is_http_url(value):
+        raise InvalidStoreUrl(shown, "endpoint must be an http or https URL without credentials, as in http://127.0.0.1:9000")
+    return value
+
+
+def _is_http_url(text: str) -> bool:
+    try:
+        parts = urlsplit(text)
+        return parts.scheme in {"http", "https"} and bool(parts.hostname) and parts.username is None and parts.port != 0
+    except ValueError:
+        return False
+
+
+def _with_local_defaults(config: S3Config, environ: Mapping[str, str]) -> S3Config:
+    """A store on this machine (moto) accepts any credentials; without any, botocore would search the network for them."""
+    if config.endpoint is None:
+        return config
+    if config.region is None:
+        region = environ.get("AWS_REGION") or environ.get("AWS_DEFAULT_REGION") or "us-east-1"
+        config = replace(config, region=region)
+    configured = config.access_key or environ.get("AWS_ACCESS_KEY_ID") or environ.get("AWS_PROFILE")
+    if configured or not _is_loopback(config.endpoint):
+        return config
+    return replace(config, access_key="local", secret_key="local")  # noqa: S106 (not a secret)
+
+
+def _is_loopback(endpoint: str) -> bool:
+    host = urlsplit(endpoint).hostname or ""
+    if host == "localhost":
+        return True
+    try:
+        return ip_address(host).is_loopback
+    except ValueError:
+        return False
