@@ -1,0 +1,62 @@
+"""Keys: formatted and parsed back; nothing else parses."""
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from stream import keys
+from stream.ids import NodeEpoch, NodeId, ObjectId, WalSequence
+from stream.ports import WalIdentity
+
+INT64 = st.integers(0, (1 << 63) - 1)
+NODES = st.integers(0, (1 << 31) - 1)
+
+
+@given(NODES, INT64, INT64)
+def test_wal_keys(node_id: int, node_epoch: int, sequence: int) -> None:
+    writer = WalIdentity(NodeId(node_id), NodeEpoch(node_epoch))
+    key = keys.wal_key(writer, WalSequence(sequence))
+    assert keys.parse_wal_key(key) == keys.WalSlot(writer, WalSequence(sequence))
+    assert key.startswith(keys.wal_prefix(writer))
+    assert keys.parse_wal_prefix(keys.wal_prefix(writer)) == writer
+
+
+@given(INT64, INT64)
+def test_wal_keys_sort_as_slots(a: int, b: int) -> None:
+    writer = WalIdentity(NodeId(1), NodeEpoch(1))
+    assert (a < b) == (keys.wal_key(writer, WalSequence(a)) < keys.wal_key(writer, WalSequence(b)))
+
+
+@given(INT64)
+def test_data_keys(object_id: int) -> None:
+    assert keys.parse_data_key(keys.data_key(ObjectId(object_id))) == object_id
+
+
+def test_the_spelling_is_stored_and_must_stay() -> None:
+    assert keys.wal_key(WalIdentity(NodeId(3), NodeEpoch(17)), WalSequence(5)) == "wal/3/17/00000000000000000005"
+    assert keys.data_key(ObjectId(0x1A2B)) == "data/b2a10000/6699"
+    assert keys.snapshot_key("abc", 9, 2) == "meta/abc/snapshots/00000000000000000009-00000000000000000002"
+    assert keys.parse_snapshot_key("abc", keys.snapshot_key("abc", 9, 2)) == (9, 2)
+
+
+@pytest.mark.parametrize(
+    "key",
+    [
+        "", "wal/1/2", "wal/1/2//", "wal/1/2/3", "wal/01/2/00000000000000000005", "wal/1/02/00000000000000000005",
+        "wal/-1/2/00000000000000000005", "wal/1/2/00000000000000000005 ", "wal/1/2/00000000000000000005\n",
+        "wal/2147483648/2/00000000000000000005",
+        "wal/1/2/99999999999999999999", "x/wal/1/2/00000000000000000005", "wal/1/2/0000000000000000000\u0665",
+        "data/00000000/6699", "data/b2a10000/06699", "data/b2a10000/6699/", "data/B2A10000/6699", "data/b2a10000/",
+    ],
+)  # fmt: skip
+def test_other_spellings_are_nobodys(key: str) -> None:
+    assert keys.parse_wal_key(key) is None
+    assert keys.parse_data_key(key) is None
+    assert keys.parse_wal_prefix(key) is None
+    assert keys.parse_snapshot_key("abc", key) is None
+
+
+@pytest.mark.parametrize("cluster_id", ["", "a/b", "..", "a" * 65, "a b"])
+def test_cluster_ids_cannot_leave_their_prefix(cluster_id: str) -> None:
+    with pytest.raises(ValueError, match="cluster id"):
+        keys.meta_prefix(cluster_id)
