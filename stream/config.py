@@ -29,7 +29,7 @@ class StreamConfig:
     """Above the rate, with nothing in flight: no append for this long (or 4 mean gaps) means that the clients wait for us."""
 
     wal_in_flight_max: int = 16
-    """PUTs at once. Acks are in order, so one slow PUT holds back at most this many bulks."""
+    """PUTs at once. Acks are in order, so one slow PUT holds back whatever is written meanwhile."""
 
     wal_unacknowledged_bytes_max: int = 256 * MIB
     """Bytes not yet durable before `is_full`: 16 PUTs of 8 MiB in flight and as much waiting."""
@@ -63,8 +63,8 @@ class StreamConfig:
     stream_object_bytes_min: int = 8 * MIB
     """A stream with this much in a block gets objects of its own; smaller ones share. Smaller: fewer rewrites later, more objects now."""
 
-    upload_object_bytes_max: int = 32 * MIB
-    """One PUT of the merge. Larger objects hold the event loop longer when they are handed to the client (about 0.3 ms per MiB)."""
+    upload_object_bytes_max: int = 16 * MIB
+    """One PUT of the merge. Larger objects hold the event loop longer while they are built and handed to the client (1 ms per MiB)."""
 
     upload_blocks_in_flight_max: int = 3
     """Blocks that are prepared and PUT at once; commits are strictly one after the other."""
@@ -72,8 +72,11 @@ class StreamConfig:
     upload_puts_in_flight_max: int = 8
     """PUTs of one block at once."""
 
-    upload_put_attempt_ms: int = 60_000
-    """One try of a merge PUT (up to `upload_object_bytes_max`)."""
+    upload_attempt_ms: int = 60_000
+    """One try of a step of the merge: preparing ids, or a PUT of up to `upload_object_bytes_max`."""
+
+    prepared_reuse_ms: int = 30 * 60_000
+    """Prepared objects older than this are not committed but written anew: the controller deletes them after 60 minutes."""
 
     wal_delete_grace_ms: int = 60_000
     """Committed slots stay this long for readers that planned before the commit. Storage of 60 s of intake costs next to nothing."""
@@ -89,8 +92,17 @@ class StreamConfig:
     read_plan_objects_max: int = 16
     """Object ranges looked up for one cold read."""
 
-    close_commit_ranges_max: int = 16_000
-    """In-place ranges in one closing commit; more streams are closed in several commits."""
+    close_in_place_ranges_max: int = 2_000
+    """More uncommitted (slot, stream) pairs than this and closing streams first waits for a merge: one upload (about a second) instead of
+    thousands of ranges in the metadata."""
+
+    close_upload_wait_ms: int = 5_000
+    """How long closing waits for that merge before it names the slots all the same."""
+
+    commit_ranges_max: int = 16_000
+    """Ranges in one commit; the controller refuses more than 20,000."""
+
+    commit_closes_max: int = 2_000
 
     def __post_init__(self) -> None:
         for name in self.__dataclass_fields__:

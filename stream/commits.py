@@ -1,0 +1,59 @@
+"""One commit to the controller at a time, repeated until its outcome is known.
+
+Invariant: between the first try of a commit and its success nothing else is committed by this process, so a lost reply can never make a later
+commit overtake an earlier one (the controller checks that every range begins at the stream's end). What a repeated commit holds may only
+shrink, by streams that the controller says are not ours. Must not know what is committed. Source: AutoMQ `S3Storage` commit executor.
+"""
+
+import asyncio
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+from random import Random
+
+import structlog
+
+from stream.config import StreamConfig
+from stream.errors import StreamFenced, WalFenced
+from stream.ids import StreamId
+from stream.ports import CommitObjects, StreamMetadata
+from stream.retry import Backoff
+
+_log = structlog.get_logger(__name__)
+
+
+class CommitLane:
+    """Callers take their turn, send one or more commits, and update their own state before they leave it."""
+
+    def __init__(self, metadata: StreamMetadata, config: StreamConfig, rng: Random, on_stream_fenced: Callable[[StreamId], None]) -> None:
+        """on_stream_fenced: the stream is somebody else's (or deleted); the next build must leave it out."""
+        self._metadata = metadata
+        self._config = config
+        self._rng = rng
+        self._on_stream_fenced = on_stream_fenced
+        self._lock = asyncio.Lock()
+
+    @asynccontextmanager
+    async def turn(self) -> AsyncIterator[None]:
+        async with self._lock:
+            yield
+
+    async def send(self, build: Callable[[], CommitObjects]) -> None:
+        """Commit what `build` gives, with pauses of up to retry_backoff_max_ms between tries and no limit to their number.
+
+        Only inside a turn. Raises WalFenced: this start of the broker may not commit any more.
+        """
+        assert self._lock.locked(), "commits are sent inside a turn"
+        backoff = Backoff(self._config, self._rng)
+        while True:
+            try:
+                await self._metadata.commit(build())
+            except WalFenced:
+                raise
+            except StreamFenced as error:
+                _log.warning("stream_fenced_at_commit", stream_id=error.stream_id, reason=str(error))
+                self._on_stream_fenced(error.stream_id)
+            except Exception as error:  # noqa: BLE001 - controllers fail in many ways; giving up would lose what is acknowledged
+                _log.warning("commit_failed", attempt_count=backoff.attempt_count + 1, error=repr(error))
+            else:
+                return
+            await asyncio.sleep(backoff.next_s())

@@ -1,0 +1,38 @@
+"""One open stream of this process: where its log ends by three measures, and whether it still takes appends.
+
+Invariant: committed <= confirmed <= next, and none of them ever moves back (except `next`, by a group that was refused). `next` is what
+was appended, `confirmed` is durable and acknowledged, `committed` is known to the controller. Only `stream.storage` and its parts
+write them.
+Source: AutoMQ `S3Stream`.
+"""
+
+from stream.ids import Offset, StreamEpoch, StreamId
+from stream.ports import OpenedStream
+
+
+class StreamHandle:
+    """What `Storage.open_streams` gives; valid until closed. A stream that is opened again gets a new handle."""
+
+    __slots__ = ("accepting", "committed_offset", "confirmed_offset", "epoch", "fenced", "next_offset", "start_offset", "stream_id")
+
+    def __init__(self, opened: OpenedStream) -> None:
+        self.stream_id: StreamId = opened.stream_id
+        self.epoch: StreamEpoch = opened.epoch
+        self.start_offset: Offset = opened.start_offset
+        end = max(opened.end_offset, opened.start_offset)
+        self.committed_offset: Offset = end
+        self.confirmed_offset: Offset = end
+        self.next_offset: Offset = end
+        self.accepting = True
+        """False from the moment that closing begins."""
+        self.fenced = False
+
+    def check_invariants(self) -> None:
+        assert self.committed_offset <= self.confirmed_offset <= self.next_offset, repr(self)
+        assert self.start_offset <= self.confirmed_offset, repr(self)
+
+    def __repr__(self) -> str:
+        return (
+            f"StreamHandle(stream {self.stream_id} epoch {self.epoch}: start {self.start_offset}, committed {self.committed_offset}, "
+            f"confirmed {self.confirmed_offset}, next {self.next_offset}, accepting {self.accepting}, fenced {self.fenced})"
+        )

@@ -1,0 +1,228 @@
+"""Merge what the log cache holds into objects, commit them in WAL order, then let go of the WAL slots behind them.
+
+Invariants: blocks are PUT in parallel but committed strictly in the order in which they were cut; a block's slots are deleted only after its
+commit and the read grace, and never if they were committed in place; a stream that was closed meanwhile (it left `block.runs`) is left out of
+the commit: its bytes in the object are dead, an object with nothing else is left to expire. Every failure is retried: appends go on until the
+byte limits push back. Source: AutoMQ `DefaultUploadWriteAheadLogTask`; traps 5, 9, 10, 11 and 38 of its notes.
+"""
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass
+from random import Random
+from typing import Any, TypeVar
+
+import structlog
+
+from objectstore.errors import ObjectStoreError
+from objectstore.ports import DELETE_BATCH_COUNT, ObjectStore
+from stream.clock import WallClock
+from stream.commits import CommitLane
+from stream.config import StreamConfig
+from stream.errors import StreamError, WalFailed, WalFenced
+from stream.format.layout import NO_SEQUENCE
+from stream.format.writer import BuiltObject, StreamRun, build_object
+from stream.ids import WalSequence
+from stream.log_cache import AppendEntry, CacheBlock
+from stream.ports import CommitObjects, NewObject, ObjectRole, PreparedObject, StreamMetadata, WalIdentity
+from stream.retry import Backoff
+
+_log = structlog.get_logger(__name__)
+
+T = TypeVar("T")
+
+_DELETE_TRIES_MAX = 5
+
+
+@dataclass(frozen=True, slots=True)
+class PlannedObject:
+    role: ObjectRole
+    runs: tuple[StreamRun, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class UploadedObject:
+    prepared: PreparedObject
+    role: ObjectRole
+    built: BuiltObject
+
+
+def plan_objects(block: CacheBlock, config: StreamConfig) -> list[PlannedObject]:
+    """Streams with much data get objects of their own, the others share; none is larger than one entry more than the limit. Pure."""
+    planned: list[PlannedObject] = []
+    shared: list[StreamRun] = []
+    shared_bytes = 0
+    for stream_id in sorted(block.runs):
+        run = block.runs[stream_id]
+        if run.payload_bytes >= config.stream_object_bytes_min or len(block.runs) == 1:
+            planned += [
+                PlannedObject(ObjectRole.STREAM, (StreamRun(stream_id, entries),))
+                for entries in _split(run.entries, config.upload_object_bytes_max)
+            ]
+            continue
+        if shared and shared_bytes + run.payload_bytes > config.upload_object_bytes_max:
+            planned.append(_shared_object(shared))
+            shared, shared_bytes = [], 0
+        shared.append(StreamRun(stream_id, list(run.entries)))
+        shared_bytes += run.payload_bytes
+    if shared:
+        planned.append(_shared_object(shared))
+    return planned
+
+
+def _shared_object(runs: list[StreamRun]) -> PlannedObject:
+    return PlannedObject(ObjectRole.STREAM if len(runs) == 1 else ObjectRole.STREAM_SET, tuple(runs))
+
+
+def _split(entries: list[AppendEntry], bytes_max: int) -> list[list[AppendEntry]]:
+    parts: list[list[AppendEntry]] = [[]]
+    part_bytes = 0
+    for entry in entries:
+        if parts[-1] and part_bytes + len(entry.payload) > bytes_max:
+            parts.append([])
+            part_bytes = 0
+        parts[-1].append(entry)
+        part_bytes += len(entry.payload)
+    return parts
+
+
+class Uploader:
+    """The background pipeline: prepare -> PUT in parallel -> commit in order. One task per block, so a handful at most."""
+
+    def __init__(
+        self,
+        store: ObjectStore,
+        metadata: StreamMetadata,
+        identity: WalIdentity,
+        config: StreamConfig,
+        *,
+        lane: CommitLane,
+        now_ms: WallClock,
+        rng: Random,
+        on_committed: Callable[[CacheBlock], list[str]],
+        on_failed: Callable[[StreamError], None],
+    ) -> None:
+        """on_committed: inside the commit's turn; returns the keys of WAL slots to delete after the grace."""
+        self._store = store
+        self._metadata = metadata
+        self._identity = identity
+        self._config = config
+        self._lane = lane
+        self._now_ms = now_ms
+        self._rng = rng
+        self._on_committed = on_committed
+        self._on_failed = on_failed
+        self._loop = asyncio.get_running_loop()
+        self._uploads = asyncio.Semaphore(config.upload_blocks_in_flight_max)
+        self._puts = asyncio.Semaphore(config.upload_puts_in_flight_max)
+        self._last: asyncio.Task[bool] | None = None
+        self._tasks: set[asyncio.Task[Any]] = set()
+        self._graces: set[asyncio.TimerHandle] = set()
+
+    def submit(self, block: CacheBlock) -> None:
+        """Begin the upload of a block that was just cut. Call in the order of the cuts."""
+        self._last = self._loop.create_task(self._process(block, self._last))
+        self._keep(self._last)
+
+    async def drained(self) -> None:
+        """All blocks submitted so far are committed (or this broker start is fenced)."""
+        if self._last is not None:
+            await asyncio.wait([self._last])
+
+    async def stop(self) -> None:
+        """Abandon what is under way: it is in the WAL, recovery commits it. Slots not deleted yet are left to the janitor."""
+        for handle in self._graces:
+            handle.cancel()
+        self._graces.clear()
+        for task in self._tasks:
+            task.cancel()
+        while self._tasks:
+            await asyncio.wait(self._tasks)
+
+    async def _process(self, block: CacheBlock, before: asyncio.Task[bool] | None) -> bool:
+        """True when committed. A block whose predecessor was not must not be: its `wal_committed` would pass over that one's slots."""
+        try:
+            uploaded, prepared_at = await self._upload(block)
+            if before is not None and not await asyncio.shield(before):
+                return False
+            if self._loop.time() - prepared_at > self._config.prepared_reuse_ms / 1000:
+                uploaded, _ = await self._upload(block)
+            async with self._lane.turn():
+                await self._lane.send(lambda: _commit_of(block, uploaded))
+                keys = self._on_committed(block)
+        except WalFenced as error:
+            self._on_failed(error)
+            return False
+        except Exception as error:  # noqa: BLE001 - nothing after this block may be committed: the storage has to know
+            _log.exception("upload_failed_unexpectedly", end_sequence=block.end_sequence)
+            self._on_failed(WalFailed(block.end_sequence, f"its data could not be merged: {error!r}"))
+            return False
+        if keys:
+            self._delete_after_grace(keys)
+        return True
+
+    async def _upload(self, block: CacheBlock) -> tuple[list[UploadedObject], float]:
+        async with self._uploads:
+            planned = plan_objects(block, self._config)
+            if not planned:
+                return [], self._loop.time()
+            prepared = await self._until_done("prepare", lambda: self._metadata.prepare_objects(len(planned)))
+            prepared_at = self._loop.time()
+            async with asyncio.TaskGroup() as group:
+                puts = [group.create_task(self._put(target, plan)) for target, plan in zip(prepared, planned, strict=True)]
+            return [put.result() for put in puts], prepared_at
+
+    async def _put(self, target: PreparedObject, plan: PlannedObject) -> UploadedObject:
+        async with self._puts:
+            built = build_object(plan.role, self._identity, WalSequence(NO_SEQUENCE), self._now_ms(), plan.runs)
+            await self._until_done("put", lambda: self._store.put(target.key, built.chunks))
+            return UploadedObject(target, plan.role, BuiltObject([], built.size_bytes, built.ranges, built.footer))
+
+    async def _until_done(self, what: str, call: Callable[[], Awaitable[T]]) -> T:
+        """Repeat an idempotent call until it succeeds; only WalFenced ends it."""
+        backoff = Backoff(self._config, self._rng)
+        while True:
+            try:
+                async with asyncio.timeout(self._config.upload_attempt_ms / 1000):
+                    return await call()
+            except WalFenced:
+                raise
+            except Exception as error:  # noqa: BLE001 - stores and controllers fail in many ways; giving up would lose acknowledged data
+                _log.warning("upload_step_failed", step=what, attempt_count=backoff.attempt_count + 1, error=repr(error))
+            await asyncio.sleep(backoff.next_s())
+
+    def _delete_after_grace(self, keys: list[str]) -> None:
+        def begin() -> None:
+            self._graces.discard(handle)
+            self._keep(self._loop.create_task(self._delete(keys)))
+
+        handle = self._loop.call_later(self._config.wal_delete_grace_ms / 1000, begin)
+        self._graces.add(handle)
+
+    async def _delete(self, keys: list[str]) -> None:
+        backoff = Backoff(self._config, self._rng)
+        last = ""
+        while backoff.attempt_count < _DELETE_TRIES_MAX:
+            try:
+                for at in range(0, len(keys), DELETE_BATCH_COUNT):
+                    await self._store.delete(keys[at : at + DELETE_BATCH_COUNT])
+            except ObjectStoreError as error:
+                last = repr(error)
+                await asyncio.sleep(backoff.next_s())
+            else:
+                return
+        _log.warning("wal_slots_left_behind", slot_count=len(keys), error=last)
+
+    def _keep(self, task: asyncio.Task[Any]) -> None:
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+
+
+def _commit_of(block: CacheBlock, uploaded: list[UploadedObject]) -> CommitObjects:
+    """What is still ours of the uploaded objects; empty, it just moves the WAL's committed slot."""
+    objects: list[NewObject] = []
+    for item in uploaded:
+        ranges = tuple(item_range for item_range in item.built.ranges if item_range.stream_id in block.runs)
+        if ranges:
+            objects.append(NewObject(item.prepared.object_id, item.prepared.key, item.role, item.built.size_bytes, ranges))
+    return CommitObjects(objects=tuple(objects), wal_committed=block.end_sequence)

@@ -1,0 +1,70 @@
+"""Durable WAL slots whose data is not all in merged objects yet: what can be committed in place, and what may be deleted.
+
+Invariants: slots are in order; a slot that was named in a commit in place is never given out for deletion (the controller owns it then);
+a slot is given out only when everything below `wal_committed` is committed. Must not do I/O. Source: DESIGN.md 4.7, big decision 8.
+"""
+
+from collections import deque
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+
+from stream.ids import StreamId, WalSequence
+from stream.ports import NewObject, ObjectRole, StreamRange
+
+
+@dataclass(slots=True)
+class DurableSlot:
+    sequence: WalSequence
+    key: str
+    size_bytes: int
+    ranges: dict[StreamId, StreamRange]
+    """Ranges that are not committed. Closing a stream takes its ranges out."""
+    in_place: bool = False
+
+
+class SlotTable:
+    """Slots from `committed` to the acknowledged end. A few hundred at most: the cache's block age and size bound them."""
+
+    def __init__(self) -> None:
+        self._slots: deque[DurableSlot] = deque()
+
+    @property
+    def slot_count(self) -> int:
+        return len(self._slots)
+
+    def add(self, sequence: WalSequence, key: str, size_bytes: int, ranges: Iterable[StreamRange]) -> None:
+        assert not self._slots or self._slots[-1].sequence + 1 == sequence, f"slot {sequence} is out of order"
+        self._slots.append(DurableSlot(sequence, key, size_bytes, {item.stream_id: item for item in ranges}))
+
+    def range_count(self, stream_ids: Sequence[StreamId]) -> int:
+        """How many ranges committing these streams in place would add to the metadata."""
+        wanted = frozenset(stream_ids)
+        return sum(len(wanted & slot.ranges.keys()) for slot in self._slots)
+
+    def take_in_place(self, stream_ids: Sequence[StreamId]) -> list[NewObject]:
+        """Slots with ranges of these streams, as objects to commit, in slot order. From here on none of those slots is deleted by us."""
+        wanted = frozenset(stream_ids)
+        objects: list[NewObject] = []
+        for slot in self._slots:
+            found = wanted & slot.ranges.keys()
+            if found:
+                slot.in_place = True
+                ranges = tuple(slot.ranges[stream_id] for stream_id in sorted(found))
+                objects.append(NewObject(None, slot.key, ObjectRole.WAL, slot.size_bytes, ranges))
+        return objects
+
+    def forget(self, stream_ids: Iterable[StreamId]) -> None:
+        """The streams' ranges are committed, or are not ours to commit."""
+        wanted = frozenset(stream_ids)
+        for slot in self._slots:
+            for stream_id in wanted & slot.ranges.keys():
+                del slot.ranges[stream_id]
+
+    def commit(self, end: WalSequence) -> list[str]:
+        """Everything below slot `end` is committed. Returns the keys that nothing will ever refer to."""
+        keys: list[str] = []
+        while self._slots and self._slots[0].sequence < end:
+            slot = self._slots.popleft()
+            if not slot.in_place:
+                keys.append(slot.key)
+        return keys
