@@ -14,6 +14,7 @@ from stream.ids import Millis, NodeEpoch, NodeId, Offset, StreamEpoch
 
 if TYPE_CHECKING:
     from broker.errors import ErrorCode
+    from broker.groups.coordinator import GroupCoordinator
     from controller.metadata.image import MetadataImage
     from controller.rpc.client import ControllerClient
     from controller.rpc.follower import MetadataFollower
@@ -159,6 +160,9 @@ class Node(Protocol):
 
     @property
     def partitions(self) -> PartitionManager: ...
+
+    @property
+    def groups(self) -> "GroupCoordinator": ...
 
     def now_ms(self) -> Millis: ...
 
