@@ -80,7 +80,7 @@ _CLASS_CODES: Final[tuple[tuple[type[BaseException], ErrorCode], ...]] = (
     (WalFull, ErrorCode.REQUEST_TIMED_OUT),
     (StreamError, ErrorCode.NOT_LEADER_OR_FOLLOWER),
     (ObjectStoreError, ErrorCode.KAFKA_STORAGE_ERROR),
-    (ControllerError, ErrorCode.COORDINATOR_NOT_AVAILABLE),
+    (ControllerError, ErrorCode.REQUEST_TIMED_OUT),
 )
 """First match wins. Any other trouble with a stream means that this broker must stop serving it: look for the leader."""
 

@@ -30,8 +30,10 @@ _I8: Final = struct.Struct(">b")
 _I16: Final = struct.Struct(">h")
 _I32: Final = struct.Struct(">i")
 _I64: Final = struct.Struct(">q")
+_i32_at: Final = _I32.unpack_from
 _pack_i16: Final = _I16.pack
 _pack_i32: Final = _I32.pack
+_pack_u16: Final = struct.Struct(">H").pack
 
 
 class Reader:
@@ -67,7 +69,13 @@ class Reader:
         return self.unpack(_I16)[0]
 
     def i32(self) -> int:
-        return self.unpack(_I32)[0]
+        pos = self.pos
+        try:
+            value: int = _i32_at(self.view, pos)[0]
+        except struct.error:
+            raise Truncated(4, self.end - pos) from None
+        self.pos = pos + 4
+        return value
 
     def i64(self) -> int:
         return self.unpack(_I64)[0]
@@ -111,14 +119,17 @@ class Reader:
 
     def nullable_string(self, flexible: bool) -> str | None:
         size_bytes = self.uvarint() - 1 if flexible else self.i16()
-        if size_bytes < 0:
+        if not 0 <= size_bytes <= MAX_STRING_BYTES:
             if size_bytes != -1:
                 raise InvalidLength("string", size_bytes, MAX_STRING_BYTES)
             return None
-        if size_bytes > MAX_STRING_BYTES:
-            raise InvalidLength("string", size_bytes, MAX_STRING_BYTES)
+        pos = self.pos
+        stop = pos + size_bytes
+        if stop > self.end:
+            raise Truncated(size_bytes, self.end - pos)
+        self.pos = stop
         try:
-            return str(self.take(size_bytes), "utf-8")
+            return str(self.view[pos:stop], "utf-8")
         except UnicodeDecodeError as error:
             raise InvalidText(f"a string of {size_bytes} bytes is not UTF-8: {error.reason}") from None
 
@@ -154,7 +165,9 @@ class Reader:
             if count < -1:
                 raise InvalidLength("array", count, self.end - self.pos)
             return count
-        self._charge("array", count, element_bytes)
+        if count * element_bytes > self.end - self.pos or count > self._elements_left_count:
+            raise self._too_many("array", count, element_bytes)
+        self._elements_left_count -= count
         return count
 
     def count(self, flexible: bool, element_bytes: int) -> int:
@@ -168,8 +181,9 @@ class Reader:
 
     def tag_count(self) -> int:
         count = self.uvarint()
-        if count:
-            self._charge("tagged fields", count, 2)
+        if count * 2 > self.end - self.pos or count > self._elements_left_count:
+            raise self._too_many("tagged fields", count, 2)
+        self._elements_left_count -= count
         return count
 
     def tag(self) -> tuple[int, int]:
@@ -195,11 +209,9 @@ class Reader:
         for _ in range(self.tag_count()):
             _, self.pos = self.tag()
 
-    def _charge(self, what: str, count: int, element_bytes: int) -> None:
+    def _too_many(self, what: str, count: int, element_bytes: int) -> InvalidLength:
         allowed = min((self.end - self.pos) // element_bytes, self._elements_left_count)
-        if count > allowed:
-            raise InvalidLength(what, count, allowed)
-        self._elements_left_count -= count
+        return InvalidLength(what, count, allowed)
 
 
 class Writer(bytearray):
@@ -208,10 +220,13 @@ class Writer(bytearray):
     __slots__ = ()
 
     def uvarint(self, value: int) -> None:
-        while value > 0x7F:
-            self.append(value & 0x7F | 0x80)
-            value >>= 7
-        self.append(value)
+        if value < 0x80:
+            self.append(value)
+        elif value < 0x4000:
+            self += _pack_u16((value & 0x7F | 0x80) << 8 | value >> 7)
+        else:
+            self += _pack_u16((value & 0x7F | 0x80) << 8 | value >> 7 & 0x7F | 0x80)
+            self.uvarint(value >> 14)
 
     def null(self, flexible: bool) -> None:
         """A null array or null bytes."""
@@ -219,12 +234,10 @@ class Writer(bytearray):
 
     def length(self, count: int, flexible: bool) -> None:
         """The length of an array or of bytes."""
-        if not flexible:
-            self += _pack_i32(count)
-        elif count < 0x7F:
-            self.append(count + 1)
-        else:
+        if flexible:
             self.uvarint(count + 1)
+        else:
+            self += _pack_i32(count)
 
     def string(self, value: str, flexible: bool) -> None:
         encoded = value.encode()
