@@ -85,6 +85,21 @@ class BrokerConfig:
     default_replication_factor: int = -1
     """`default.replication.factor`; -1 leaves it to the controller."""
 
+    offsets_topic_num_partitions: int = 50
+    """`offsets.topic.num.partitions`: can not be changed once `__consumer_offsets` exists."""
+
+    group_initial_rebalance_delay_ms: int = 3_000
+    """`group.initial.rebalance.delay.ms`: how long the first member of an empty group waits for company. 0 in development and tests."""
+
+    group_min_session_timeout_ms: int = 6_000
+    """`group.min.session.timeout.ms`."""
+
+    group_max_session_timeout_ms: int = 1_800_000
+    """`group.max.session.timeout.ms`."""
+
+    group_max_size: int = 1_000
+    """`group.max.size`."""
+
     topic_create_timeout_ms: int = 30_000
     """Limit for one metadata change at the controller when the client gives none."""
 

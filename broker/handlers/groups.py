@@ -7,13 +7,13 @@ Source: Kafka `KafkaApis`, `reference/protocol.md` section 3.
 
 from collections.abc import Mapping, Sequence
 
-from broker.errors import ErrorCode
+from broker.dispatch import encode_response
 from broker.groups.coordinator import GroupDescription, TopicPartition
 from broker.groups.model import JoinRequest, Protocol, SyncRequest
 from broker.groups.records import CommittedOffset
 from broker.ports import Node, RequestContext, Response
-from broker.wire import apis
-from broker.wire.framing import decode_body, encode_response_frame
+from broker.wire.error_codes import ErrorCode
+from broker.wire.framing import decode_body
 from broker.wire.gen import (
     delete_groups,
     describe_groups,
@@ -56,7 +56,7 @@ async def handle_join_group(node: Node, ctx: RequestContext) -> Response:
         member_id=result.member_id,
         members=[join_group.JoinGroupResponseMember(*member) for member in result.members],
     )
-    return encode_response_frame(apis.JOIN_GROUP, version, ctx.correlation_id, join_group.encode_response, response)
+    return encode_response(ctx, response)
 
 
 async def handle_sync_group(node: Node, ctx: RequestContext) -> Response:
@@ -76,7 +76,7 @@ async def handle_sync_group(node: Node, ctx: RequestContext) -> Response:
     response = sync_group.SyncGroupResponse(
         error_code=result.error, protocol_type=result.protocol_type, protocol_name=result.protocol, assignment=result.assignment
     )
-    return encode_response_frame(apis.SYNC_GROUP, ctx.api_version, ctx.correlation_id, sync_group.encode_response, response)
+    return encode_response(ctx, response)
 
 
 def handle_heartbeat(node: Node, ctx: RequestContext) -> Response:
@@ -84,7 +84,7 @@ def handle_heartbeat(node: Node, ctx: RequestContext) -> Response:
     request = decode_body(heartbeat.decode_request, ctx.frame, ctx.body_offset, ctx.api_version)
     error = node.groups.heartbeat(request.group_id, request.member_id, request.group_instance_id, request.generation_id)
     response = heartbeat.HeartbeatResponse(error_code=error)
-    return encode_response_frame(apis.HEARTBEAT, ctx.api_version, ctx.correlation_id, heartbeat.encode_response, response)
+    return encode_response(ctx, response)
 
 
 def handle_leave_group(node: Node, ctx: RequestContext) -> Response:
@@ -101,7 +101,7 @@ def handle_leave_group(node: Node, ctx: RequestContext) -> Response:
         answers = zip(identities, outcome, strict=True)
         members = [leave_group.MemberResponse(member_id, instance_id, error) for (member_id, instance_id), error in answers]
         response = leave_group.LeaveGroupResponse(members=members)
-    return encode_response_frame(apis.LEAVE_GROUP, ctx.api_version, ctx.correlation_id, leave_group.encode_response, response)
+    return encode_response(ctx, response)
 
 
 async def handle_offset_commit(node: Node, ctx: RequestContext) -> Response:
@@ -133,7 +133,7 @@ async def handle_offset_commit(node: Node, ctx: RequestContext) -> Response:
         for topic in request.topics
     ]
     response = offset_commit.OffsetCommitResponse(topics=topics)
-    return encode_response_frame(apis.OFFSET_COMMIT, ctx.api_version, ctx.correlation_id, offset_commit.encode_response, response)
+    return encode_response(ctx, response)
 
 
 def handle_offset_fetch(node: Node, ctx: RequestContext) -> Response:
@@ -162,7 +162,7 @@ def handle_offset_fetch(node: Node, ctx: RequestContext) -> Response:
             for topic in group.topics
         ]
         response = offset_fetch.OffsetFetchResponse(topics=topics, error_code=group.error_code)
-    return encode_response_frame(apis.OFFSET_FETCH, ctx.api_version, ctx.correlation_id, offset_fetch.encode_response, response)
+    return encode_response(ctx, response)
 
 
 def _fetch_group(
@@ -204,7 +204,7 @@ def handle_list_groups(node: Node, ctx: RequestContext) -> Response:
         if (not states or group.state.value.lower() in states) and (not types or GROUP_TYPE in types)
     ]
     response = list_groups.ListGroupsResponse(groups=groups)
-    return encode_response_frame(apis.LIST_GROUPS, ctx.api_version, ctx.correlation_id, list_groups.encode_response, response)
+    return encode_response(ctx, response)
 
 
 def handle_describe_groups(node: Node, ctx: RequestContext) -> Response:
@@ -212,7 +212,7 @@ def handle_describe_groups(node: Node, ctx: RequestContext) -> Response:
     request = decode_body(describe_groups.decode_request, ctx.frame, ctx.body_offset, ctx.api_version)
     groups = [_described(group_id, node.groups.describe_group(group_id)) for group_id in request.groups]
     response = describe_groups.DescribeGroupsResponse(groups=groups)
-    return encode_response_frame(apis.DESCRIBE_GROUPS, ctx.api_version, ctx.correlation_id, describe_groups.encode_response, response)
+    return encode_response(ctx, response)
 
 
 def _described(group_id: str, group: GroupDescription | ErrorCode) -> describe_groups.DescribedGroup:
@@ -232,7 +232,7 @@ async def handle_delete_groups(node: Node, ctx: RequestContext) -> Response:
     request = decode_body(delete_groups.decode_request, ctx.frame, ctx.body_offset, ctx.api_version)
     results = [delete_groups.DeletableGroupResult(name, await node.groups.delete_group(name)) for name in request.groups_names]
     response = delete_groups.DeleteGroupsResponse(results=results)
-    return encode_response_frame(apis.DELETE_GROUPS, ctx.api_version, ctx.correlation_id, delete_groups.encode_response, response)
+    return encode_response(ctx, response)
 
 
 def _partition_count(node: Node, topic_name: str) -> int:
