@@ -1,0 +1,279 @@
+"""The listener under honest, greedy and hostile clients, over a dispatcher that the test steers: whatever one does, others are served."""
+
+import asyncio
+import contextlib
+import struct
+from collections.abc import AsyncIterator, Coroutine
+from typing import Any
+
+import pytest
+
+from broker.config import BrokerConfig
+from broker.ports import ConnectionInfo, Respond, Response
+from broker.server import CannotAnswer, PortTaken, Server
+from broker.wire.errors import Truncated
+
+
+class SteeredDispatcher:
+    """Frames say what to do: e echo, b a megabyte, p park for the test to answer, c coroutine that waits for `release`, x refuse."""
+
+    def __init__(self) -> None:
+        self.parked: list[tuple[bytes, Respond]] = []
+        self.release = asyncio.Event()
+        self.cancelled = asyncio.Event()
+        self.room = asyncio.Event()
+        self.room.set()
+        self.seen = 0
+        self.arrived = asyncio.Event()
+
+    def is_blocked(self, frame: bytearray) -> bool:
+        return not self.room.is_set() and frame.startswith(b"p")
+
+    async def wait_unblocked(self) -> None:
+        await self.room.wait()
+
+    def start(self, connection: ConnectionInfo, frame: bytearray, respond: Respond) -> Coroutine[Any, Any, Response] | None:
+        self.seen += 1
+        self.arrived.set()
+        match chr(frame[0]) if frame else "":
+            case "e":
+                respond([prefix(len(frame)), memoryview(frame)])
+            case "b":
+                respond(framed(bytes(1_000_000)))
+            case "p":
+                self.parked.append((bytes(frame), respond))
+            case "c":
+                return self.later(bytes(frame))
+            case "x":
+                raise CannotAnswer("refused by test")
+            case _:
+                raise Truncated(4, 0)
+        return None
+
+    async def later(self, frame: bytes) -> Response:
+        try:
+            await self.release.wait()
+        except asyncio.CancelledError:
+            self.cancelled.set()
+            raise
+        return prefix(len(frame)) + frame
+
+    async def until_seen(self, count: int) -> None:
+        while self.seen < count:
+            self.arrived.clear()
+            await self.arrived.wait()
+
+
+def prefix(size: int) -> bytes:
+    return struct.pack(">i", size)
+
+
+def framed(*payloads: bytes) -> bytes:
+    return b"".join(prefix(len(payload)) + payload for payload in payloads)
+
+
+class Client:
+    def __init__(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        self.reader = reader
+        self.writer = writer
+
+    def send(self, *payloads: bytes) -> None:
+        self.writer.write(framed(*payloads))
+
+    async def receive(self) -> bytes:
+        async with asyncio.timeout(10):
+            (size,) = struct.unpack(">i", await self.reader.readexactly(4))
+            return await self.reader.readexactly(size)
+
+    async def until_closed(self) -> None:
+        async with asyncio.timeout(10):
+            with contextlib.suppress(ConnectionError):
+                while await self.reader.read(65_536):
+                    pass
+
+
+class Fixture:
+    def __init__(self) -> None:
+        self.dispatcher = SteeredDispatcher()
+        self.clients: list[Client] = []
+        self.server: Server
+
+    async def start(self, **settings: Any) -> None:
+        self.server = Server(BrokerConfig(listen_port=0, **settings), sweep_interval_s=0.02)
+        await self.server.bind()
+        await self.server.serve(self.dispatcher)
+
+    async def connect(self) -> Client:
+        client = Client(*await asyncio.open_connection("127.0.0.1", self.server.port))
+        self.clients.append(client)
+        return client
+
+    async def check_others_are_served(self) -> None:
+        client = await self.connect()
+        client.send(b"e alive")
+        assert await client.receive() == b"e alive"
+
+
+@pytest.fixture
+async def fixture() -> AsyncIterator[Fixture]:
+    fixture = Fixture()
+    yield fixture
+    for client in fixture.clients:
+        client.writer.close()
+        with contextlib.suppress(ConnectionError):
+            await client.writer.wait_closed()
+    await fixture.server.close()
+
+
+async def test_pipelined_requests_are_answered_in_order(fixture: Fixture) -> None:
+    await fixture.start()
+    client = await fixture.connect()
+    client.send(b"p0", b"p1", b"e2")
+    await fixture.dispatcher.until_seen(3)
+    for name, respond in reversed(fixture.dispatcher.parked):
+        respond(framed(name))
+    assert [await client.receive() for _ in range(3)] == [b"p0", b"p1", b"e2"]
+
+
+async def test_request_without_answer_lets_the_next_through(fixture: Fixture) -> None:
+    await fixture.start()
+    client = await fixture.connect()
+    client.send(b"p0", b"e1")
+    await fixture.dispatcher.until_seen(2)
+    fixture.dispatcher.parked[0][1](None)
+    assert await client.receive() == b"e1"
+
+
+async def test_parked_coroutine_holds_back_its_own_connection_only(fixture: Fixture) -> None:
+    await fixture.start()
+    client = await fixture.connect()
+    client.send(b"c0", b"e1")
+    await fixture.dispatcher.until_seen(1)
+    await fixture.check_others_are_served()
+    assert fixture.dispatcher.seen == 2, "the request behind the parked one has not started"
+    fixture.dispatcher.release.set()
+    assert [await client.receive(), await client.receive()] == [b"c0", b"e1"]
+
+
+async def test_closing_a_connection_cancels_what_it_waits_for(fixture: Fixture) -> None:
+    await fixture.start()
+    client = await fixture.connect()
+    client.send(b"p0", b"c1")
+    await fixture.dispatcher.until_seen(2)
+    client.writer.close()
+    await client.until_closed()
+    await fixture.dispatcher.cancelled.wait()
+    assert fixture.server.buffered_bytes == 0
+    fixture.dispatcher.parked[0][1](framed(b"late"))  # a durable append that nobody waits for any more
+
+
+@pytest.mark.parametrize(
+    "data",
+    [b"GET / HTTP/1.1\r\n\r\n", b"\xff" * 100, prefix(0), framed(b"t"), framed(b"x"), prefix(200_000_000), bytes(65_536)],
+    ids=["http", "negative", "empty", "truncated", "refused", "huge", "zeros"],
+)
+async def test_garbage_closes_its_connection_only(fixture: Fixture, data: bytes) -> None:
+    await fixture.start()
+    client = await fixture.connect()
+    client.writer.write(data)
+    await client.until_closed()
+    await fixture.check_others_are_served()
+
+
+async def test_truncated_frame_and_hang_up(fixture: Fixture) -> None:
+    await fixture.start()
+    client = await fixture.connect()
+    client.writer.write(prefix(1_000) + b"half")
+    client.writer.close()
+    await client.until_closed()
+    await fixture.check_others_are_served()
+
+
+async def test_requests_in_flight_are_limited(fixture: Fixture) -> None:
+    await fixture.start(requests_in_flight_max=4)
+    client = await fixture.connect()
+    client.send(*[b"p%d" % index for index in range(10)])
+    await fixture.dispatcher.until_seen(4)
+    await fixture.check_others_are_served()
+    assert len(fixture.dispatcher.parked) == 4
+    for index in range(10):
+        await fixture.dispatcher.until_seen(index + 2)
+        fixture.dispatcher.parked[index][1](framed(b"r%d" % index))
+    assert [await client.receive() for _ in range(10)] == [b"r%d" % index for index in range(10)]
+
+
+async def test_client_that_does_not_read_stops_only_itself(fixture: Fixture) -> None:
+    await fixture.start(response_bytes_max=100_000)
+    client = await fixture.connect()
+    client.send(*[b"b"] * 60)
+    await fixture.dispatcher.until_seen(1)
+    await fixture.check_others_are_served()
+    assert fixture.dispatcher.seen < 60, "what the socket does not take is not made"
+    for _ in range(60):
+        assert len(await client.receive()) == 1_000_000
+
+
+async def test_full_storage_stops_producers_and_nobody_else(fixture: Fixture) -> None:
+    await fixture.start()
+    fixture.dispatcher.room.clear()
+    producer = await fixture.connect()
+    producer.send(b"p0", b"e1")
+    await fixture.check_others_are_served()
+    assert fixture.dispatcher.parked == []
+    fixture.dispatcher.room.set()
+    await fixture.dispatcher.until_seen(3)
+    fixture.dispatcher.parked[0][1](framed(b"done"))
+    assert [await producer.receive(), await producer.receive()] == [b"done", b"e1"]
+
+
+async def test_shared_memory_limit_pauses_and_resumes_reading(fixture: Fixture) -> None:
+    await fixture.start(request_bytes_max=100_000, buffered_request_bytes_max=300_000)
+    clients = [await fixture.connect() for _ in range(6)]
+    for client in clients:
+        client.send(b"p" + bytes(90_000))
+    await fixture.dispatcher.until_seen(2)
+    answered = 0
+    while answered < 6:
+        await fixture.dispatcher.until_seen(answered + 1)
+        assert fixture.server.buffered_bytes <= 600_000
+        fixture.dispatcher.parked[answered][1](framed(b"ok"))
+        answered += 1
+    for client in clients:
+        assert await client.receive() == b"ok"
+    assert fixture.server.buffered_bytes == 0
+
+
+async def test_slow_sender_is_closed(fixture: Fixture) -> None:
+    await fixture.start(request_stall_ms=50)
+    client = await fixture.connect()
+    client.writer.write(prefix(100) + b"e")
+    await client.until_closed()
+    await fixture.check_others_are_served()
+
+
+async def test_idle_connection_is_closed_but_not_one_that_waits(fixture: Fixture) -> None:
+    await fixture.start(connections_idle_ms=100)
+    waiting, idle = await fixture.connect(), await fixture.connect()
+    waiting.send(b"c0")
+    await idle.until_closed()
+    fixture.dispatcher.release.set()
+    assert await waiting.receive() == b"c0"
+
+
+async def test_too_many_connections_are_refused(fixture: Fixture) -> None:
+    await fixture.start(connections_max=2)
+    first, second = await fixture.connect(), await fixture.connect()
+    for client in (first, second):
+        client.send(b"e")
+        await client.receive()
+    third = await fixture.connect()
+    await third.until_closed()
+    first.send(b"e still")
+    assert await first.receive() == b"e still"
+
+
+async def test_taken_port_is_named(fixture: Fixture) -> None:
+    await fixture.start()
+    other = Server(BrokerConfig(listen_port=fixture.server.port))
+    with pytest.raises(PortTaken, match=str(fixture.server.port)):
+        await other.bind()
