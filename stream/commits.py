@@ -1,13 +1,12 @@
 """One commit to the controller at a time, repeated until its outcome is known.
 
-Invariant: between the first try of a commit and its success nothing else is committed by this process, so a lost reply can never make a later
-commit overtake an earlier one (the controller checks that every range begins at the stream's end). What a repeated commit holds may only
-shrink, by streams that the controller says are not ours. Must not know what is committed. Source: AutoMQ `S3Storage` commit executor.
+Invariant: between the first try of a commit and its success nothing else is committed by this process, so a lost reply can never make a
+later commit overtake an earlier one (the controller checks that every range begins at the stream's end). What a repeated commit holds may
+only shrink, by streams that the controller says are not ours. Must not know what is committed. Source: AutoMQ `S3Storage` commit executor.
 """
 
 import asyncio
-from collections.abc import AsyncIterator, Callable
-from contextlib import asynccontextmanager
+from collections.abc import Callable
 from random import Random
 
 import structlog
@@ -30,19 +29,14 @@ class CommitLane:
         self._config = config
         self._rng = rng
         self._on_stream_fenced = on_stream_fenced
-        self._lock = asyncio.Lock()
-
-    @asynccontextmanager
-    async def turn(self) -> AsyncIterator[None]:
-        async with self._lock:
-            yield
+        self.turn = asyncio.Lock()
 
     async def send(self, build: Callable[[], CommitObjects]) -> None:
         """Commit what `build` gives, with pauses of up to retry_backoff_max_ms between tries and no limit to their number.
 
         Only inside a turn. Raises WalFenced: this start of the broker may not commit any more.
         """
-        assert self._lock.locked(), "commits are sent inside a turn"
+        assert self.turn.locked(), "commits are sent inside a turn"
         backoff = Backoff(self._config, self._rng)
         while True:
             try:

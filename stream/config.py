@@ -89,6 +89,9 @@ class StreamConfig:
 
     recovery_commit_ranges_max: int = 10_000
 
+    block_cache_bytes_max: int = 128 * MIB
+    """Blocks of objects kept for cold reads and what was read ahead of them."""
+
     read_plan_objects_max: int = 16
     """Object ranges looked up for one cold read."""
 

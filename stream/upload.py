@@ -1,9 +1,9 @@
 """Merge what the log cache holds into objects, commit them in WAL order, then let go of the WAL slots behind them.
 
-Invariants: blocks are PUT in parallel but committed strictly in the order in which they were cut; a block's slots are deleted only after its
-commit and the read grace, and never if they were committed in place; a stream that was closed meanwhile (it left `block.runs`) is left out of
-the commit: its bytes in the object are dead, an object with nothing else is left to expire. Every failure is retried: appends go on until the
-byte limits push back. Source: AutoMQ `DefaultUploadWriteAheadLogTask`; traps 5, 9, 10, 11 and 38 of its notes.
+Invariants: blocks are PUT in parallel but committed strictly in the order in which they were cut; a block's slots are deleted only after
+its commit and the read grace, and never if they were committed in place; a stream that was closed meanwhile (it left `block.runs`) is left
+out of the commit: its bytes in the object are dead, an object with nothing else is left to expire. Every failure is retried: appends go on
+until the byte limits push back. Source: AutoMQ `DefaultUploadWriteAheadLogTask`; traps 5, 9, 10, 11 and 38 of its notes.
 """
 
 import asyncio
@@ -147,7 +147,7 @@ class Uploader:
                 return False
             if self._loop.time() - prepared_at > self._config.prepared_reuse_ms / 1000:
                 uploaded, _ = await self._upload(block)
-            async with self._lane.turn():
+            async with self._lane.turn:
                 await self._lane.send(lambda: _commit_of(block, uploaded))
                 keys = self._on_committed(block)
         except WalFenced as error:

@@ -113,11 +113,27 @@ class Wal:
         if self._failure is not None:
             raise self._failure
 
-    async def stop(self, failure: StreamError) -> None:
-        """End without waiting for the store: what is not acknowledged fails. Flush first for an orderly end."""
-        self._fail(failure)
+    async def stopped(self) -> None:
+        """After `fail`: return when no PUT of ours is under way any more."""
         while self._puts:
             await asyncio.wait(self._puts)
+
+    def fail(self, failure: StreamError) -> None:
+        """End at once: what is not acknowledged fails, in order. Idempotent. For an orderly end flush first."""
+        if self._failure is not None:
+            return
+        self._failure = failure
+        pending = self._core.fail()
+        self._written.clear()
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+        current = asyncio.current_task()
+        for task in self._puts:
+            if task is not current:
+                task.cancel()
+        self._on_failed(failure, [group for bulk in pending for group in bulk.groups])
+        self._wake_waiters()
 
     def _poll(self) -> None:
         self._poll_scheduled = False
@@ -149,10 +165,10 @@ class Wal:
             for acknowledged in self._core.put_succeeded(sequence):
                 self._on_durable(self._written.pop(acknowledged.sequence))
         except StreamError as error:
-            self._fail(error)
+            self.fail(error)
         except Exception as error:  # noqa: BLE001 - whatever it was, no later slot may be acknowledged: the WAL has to know
             _log.exception("wal_slot_failed_unexpectedly", sequence=sequence)
-            self._fail(WalFailed(sequence, repr(error)))
+            self.fail(WalFailed(sequence, repr(error)))
         else:
             self._wake_waiters()
             self._poll()
@@ -186,22 +202,6 @@ class Wal:
                 header = parse_header(await self._store.get(key), key)
                 by = f"a fence of node {header.writer.node_id} epoch {header.writer.node_epoch}"
             raise WalFenced(sequence, by) from None
-
-    def _fail(self, failure: StreamError) -> None:
-        if self._failure is not None:
-            return
-        self._failure = failure
-        pending = self._core.fail()
-        self._written.clear()
-        if self._timer is not None:
-            self._timer.cancel()
-            self._timer = None
-        current = asyncio.current_task()
-        for task in self._puts:
-            if task is not current:
-                task.cancel()
-        self._on_failed(failure, [group for bulk in pending for group in bulk.groups])
-        self._wake_waiters()
 
     def _wake_waiters(self) -> None:
         if not self._waiters:

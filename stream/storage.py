@@ -1,0 +1,425 @@
+"""The stream layer of one broker start: streams, WAL, cache and merge behind one facade. The only place that knows all of them.
+
+Invariants: `done(None)` is called in WAL order, only for groups whose slot is durable, after the confirmed offsets moved and the data is in
+the cache; never after a fence, never while acknowledging is stopped, never for a stream that is fenced. A group is accepted whole or not at
+all. `append` costs no task: at most one poll per turn of the loop is scheduled.
+Must not know Kafka. Source: DESIGN.md 4-6, AutoMQ `S3Storage`, `S3StreamClient`.
+"""
+
+import asyncio
+from collections import deque
+from collections.abc import Callable, Iterable, Sequence
+from random import Random
+
+import structlog
+
+from objectstore.errors import ObjectNotFound
+from objectstore.ports import ObjectStore
+from stream.batch.header import Buffer
+from stream.block_cache import BlockCache
+from stream.clock import WallClock
+from stream.closing import Closer
+from stream.commits import CommitLane
+from stream.config import StreamConfig
+from stream.errors import NotContiguous, StreamError, StreamFenced, StreamNotClosed, StreamNotOpened, WalClosed, WalFenced, WalFull
+from stream.ids import Millis, Offset, StreamId, WalSequence
+from stream.keys import wal_key
+from stream.log_cache import AppendEntry as AppendEntry
+from stream.log_cache import CacheBlock, LogCache
+from stream.object_reader import ObjectReader
+from stream.ports import OpenStream, StreamMetadata, WalIdentity
+from stream.reading import StreamReader
+from stream.stream import StreamHandle as StreamHandle
+from stream.upload import Uploader
+from stream.wal.slots import SlotTable
+from stream.wal.wal import AppendDone, AppendGroup, DurableBulk, Wal
+
+_log = structlog.get_logger(__name__)
+
+
+class Storage:
+    """One instance per (node, node epoch); construct it inside the running loop. WAL slots begin at 0."""
+
+    def __init__(
+        self,
+        store: ObjectStore,
+        metadata: StreamMetadata,
+        identity: WalIdentity,
+        config: StreamConfig,
+        *,
+        now_ms: WallClock,
+        rng: Random,
+        on_fenced: Callable[[StreamError], None],
+    ) -> None:
+        """on_fenced: called once, when this broker start can never acknowledge or commit again (fenced, or a slot cannot be written)."""
+        self._store = store
+        self._metadata = metadata
+        self._identity = identity
+        self._config = config
+        self._on_fenced = on_fenced
+        self._loop = asyncio.get_running_loop()
+        self._handles: dict[StreamId, StreamHandle] = {}
+        self._cache = LogCache(config)
+        self._slots = SlotTable()
+        self._wal = Wal(store, identity, config, now_ms=now_ms, rng=rng, on_durable=self._on_durable, on_failed=self._on_wal_failed)
+        self._objects = ObjectReader(store, BlockCache(config.block_cache_bytes_max))
+        self._reader = StreamReader(self._cache, metadata, self._objects, config)
+        self._lane = CommitLane(metadata, config, rng, self._on_stream_fenced)
+        self._uploader = Uploader(
+            store,
+            metadata,
+            identity,
+            config,
+            lane=self._lane,
+            now_ms=now_ms,
+            rng=rng,
+            on_committed=self._on_block_committed,
+            on_failed=self._fail,
+        )
+        self._closer = Closer(
+            config,
+            handles=self._handles,
+            slots=self._slots,
+            lane=self._lane,
+            uploader=self._uploader,
+            cut=self._cut,
+            forget=self._forget,
+        )
+        self._closings: set[asyncio.Task[None]] = set()
+        self._held: deque[DurableBulk] = deque()
+        self._held_bytes = 0
+        self._acknowledging = asyncio.Event()
+        self._acknowledging.set()
+        self._room_waiters: list[asyncio.Future[None]] = []
+        self._age_timer: asyncio.TimerHandle | None = None
+        self._failure: StreamError | None = None
+        self._unacknowledged_max = config.wal_unacknowledged_bytes_max
+        self._cache_max = config.log_cache_bytes_max
+        self._overshoot_max = config.append_overshoot_bytes_max
+
+    # --- state -------------------------------------------------------------------------------------------------------------------
+
+    @property
+    def fenced(self) -> bool:
+        """Nothing will ever be acknowledged again by this broker start."""
+        return self._failure is not None
+
+    @property
+    def failure(self) -> StreamError | None:
+        return self._failure
+
+    @property
+    def backlog_bytes(self) -> int:
+        """Bytes appended and not acknowledged."""
+        return self._wal.unacknowledged_bytes + self._held_bytes
+
+    @property
+    def uncommitted_bytes(self) -> int:
+        """Acknowledged bytes (with overhead) that are in WAL objects only."""
+        return self._cache.uncommitted_bytes
+
+    @property
+    def is_full(self) -> bool:
+        """Stop reading requests until `wait_for_room` returns."""
+        return self.backlog_bytes >= self._unacknowledged_max or self._cache.uncommitted_bytes >= self._cache_max
+
+    @property
+    def wal_end(self) -> WalSequence:
+        return self._wal.end
+
+    async def wait_for_room(self) -> None:
+        """Return when not full, or failed (appends then say why)."""
+        while self.is_full and self._failure is None:
+            waiter: asyncio.Future[None] = self._loop.create_future()
+            self._room_waiters.append(waiter)
+            await waiter
+
+    # --- life --------------------------------------------------------------------------------------------------------------------
+
+    async def start(self) -> None:
+        """Check that this WAL is new: a (node, epoch) that was used before must never write again. One HEAD. Raises WalFenced."""
+        try:
+            await self._store.head(wal_key(self._identity, WalSequence(0)))
+        except ObjectNotFound:
+            return
+        self._fail(WalFenced(WalSequence(0), "an earlier start with the same node epoch"))
+        raise WalFenced(WalSequence(0), "an earlier start with the same node epoch")
+
+    async def close(self, *, timeout_s: float = 30.0) -> None:
+        """End: flush and merge what is left, as far as `timeout_s` allows; the rest is in the WAL for recovery. Never raises for that."""
+        if self._failure is None:
+            try:
+                async with asyncio.timeout(timeout_s):
+                    await self.flush()
+                    self._cut()
+                    await self._uploader.drained()
+            except (StreamError, TimeoutError) as error:
+                _log.warning("storage_closed_with_data_in_wal", slot_count=self._slots.slot_count, error=repr(error))
+        await self.abandon()
+
+    async def abandon(self) -> None:
+        """Stop at once, as a crash would: whatever is not acknowledged fails, nothing more is written or committed."""
+        self._fail(WalClosed("the storage was closed"), notify=False)
+        await self._wal.stopped()
+        await self._uploader.stop()
+        for task in self._closings:
+            task.cancel()
+        while self._closings:
+            await asyncio.wait(self._closings)
+        await self._objects.close()
+
+    def stop_acknowledging(self) -> None:
+        """The session is lost: what becomes durable from now on is kept back (the slots decide later whether we were fenced)."""
+        self._acknowledging.clear()
+
+    def resume_acknowledging(self) -> None:
+        self._acknowledging.set()
+        while self._held and self._acknowledging.is_set():
+            bulk = self._held.popleft()
+            self._held_bytes -= bulk.size_bytes
+            self._acknowledge(bulk)
+
+    # --- streams -----------------------------------------------------------------------------------------------------------------
+
+    async def open_streams(self, requests: Sequence[OpenStream]) -> list[StreamHandle | Exception]:
+        """One result per request, one RPC for all. A stream that is open or closing here gives StreamNotClosed (retry)."""
+        if self._failure is not None:
+            raise self._failure
+        results: list[StreamHandle | Exception] = [StreamNotClosed(request.stream_id) for request in requests]
+        wanted = [(at, request) for at, request in enumerate(requests) if request.stream_id not in self._handles]
+        opened = await self._metadata.open_streams([request for _, request in wanted]) if wanted else []
+        for (at, request), answer in zip(wanted, opened, strict=True):
+            if isinstance(answer, Exception):
+                results[at] = answer
+            elif request.stream_id not in self._handles:
+                handle = StreamHandle(answer)
+                self._handles[request.stream_id] = handle
+                results[at] = handle
+        return results
+
+    async def close_streams(self, handles: Sequence[StreamHandle]) -> None:
+        """Refuse appends, make everything durable, commit it in place, close: one flush and one RPC. Raises the WAL's failure.
+
+        Goes on when the caller is cancelled: half a close would leave the stream with an end that nobody knows.
+        """
+        for handle in handles:
+            handle.accepting = False
+        task = self._loop.create_task(self._close_streams(handles))
+        self._closings.add(task)
+        task.add_done_callback(self._on_closing_ended)
+        try:
+            await asyncio.shield(task)
+        except asyncio.CancelledError:
+            if task.cancelled() and self._failure is not None:
+                raise self._failure from None
+            raise
+
+    def _on_closing_ended(self, task: asyncio.Task[None]) -> None:
+        self._closings.discard(task)
+        if not task.cancelled() and (error := task.exception()) is not None:
+            _log.warning("closing_streams_failed", error=repr(error))
+
+    async def _close_streams(self, handles: Sequence[StreamHandle]) -> None:
+        await self.flush()
+        try:
+            await self._closer.close(handles)
+        except WalFenced as error:
+            self._fail(error)
+            raise
+
+    async def trim(self, handle: StreamHandle, start_offset: Offset) -> None:
+        """Everything below is gone for readers; bytes follow when whole objects are behind it."""
+        await self._metadata.trim_stream(handle.stream_id, handle.epoch, start_offset)
+        handle.start_offset = max(handle.start_offset, start_offset)
+
+    # --- writing -----------------------------------------------------------------------------------------------------------------
+
+    def append(self, entries: Sequence[AppendEntry], done: AppendDone) -> None:
+        """Add one group, which becomes durable whole (one WAL object). `done` is called on the loop, in WAL order, None or the error.
+
+        Entries must follow their streams' `next_offset`. Raises, without taking anything: StreamNotOpened, NotContiguous, WalFull,
+        WalClosed, WalFenced, WalFailed. 3 us for one entry.
+        """
+        if self._failure is not None:
+            raise self._failure
+        handles = self._handles
+        size_bytes = 0
+        for at, entry in enumerate(entries):
+            handle = handles.get(entry.stream_id)
+            if handle is None or not handle.accepting:
+                _take_back(handles, entries[:at])
+                raise (
+                    StreamFenced(entry.stream_id, "it is open elsewhere") if handle and handle.fenced else StreamNotOpened(entry.stream_id)
+                )
+            if entry.base_offset != handle.next_offset:
+                _take_back(handles, entries[:at])
+                raise NotContiguous(entry.stream_id, handle.next_offset, entry.base_offset)
+            handle.next_offset = entry.end_offset
+            size_bytes += len(entry.payload)
+        backlog_bytes = self._wal.unacknowledged_bytes + self._held_bytes + size_bytes
+        if backlog_bytes > self._unacknowledged_max or self._cache.uncommitted_bytes > self._cache_max:
+            self._check_room(entries, backlog_bytes)
+        self._wal.append((entries, done), size_bytes)
+
+    async def flush(self) -> None:
+        """Return when everything appended so far is acknowledged. Raises the WAL's failure."""
+        await self._wal.flush()
+        while self._held:
+            await self._acknowledging.wait()
+        if self._failure is not None:
+            raise self._failure
+
+    def _check_room(self, entries: Sequence[AppendEntry], backlog_bytes: int) -> None:
+        over_bytes = backlog_bytes - self._unacknowledged_max
+        uncommitted_bytes = self._cache.uncommitted_bytes
+        if uncommitted_bytes > self._cache_max:
+            over_bytes = max(over_bytes, uncommitted_bytes - self._cache_max + backlog_bytes)
+        if over_bytes > self._overshoot_max:
+            _take_back(self._handles, entries)
+            raise WalFull(backlog_bytes + uncommitted_bytes, backlog_bytes + uncommitted_bytes - over_bytes)
+
+    def _on_durable(self, bulk: DurableBulk) -> None:
+        if self._acknowledging.is_set() and not self._held:
+            self._acknowledge(bulk)
+        else:
+            self._held.append(bulk)
+            self._held_bytes += bulk.size_bytes
+
+    def _acknowledge(self, bulk: DurableBulk) -> None:
+        """The slot is ours and all before it are: move the streams, keep the data, tell the writers."""
+        runs, ranges, fenced = bulk.runs, bulk.ranges, False
+        for item in ranges:
+            handle = self._handles.get(item.stream_id)
+            if handle is None or handle.fenced:
+                fenced = True
+            else:
+                handle.confirmed_offset = item.end_offset
+        if fenced:
+            runs = {stream_id: run for stream_id, run in runs.items() if self._is_ours(stream_id)}
+            ranges = tuple(item for item in ranges if self._is_ours(item.stream_id))
+        self._slots.add(bulk.sequence, bulk.key, bulk.size_bytes, ranges)
+        now = self._loop.time()
+        self._cache.add(runs, WalSequence(bulk.sequence + 1), now)
+        if self._cache.archive_due(now):
+            self._cut()
+        elif self._age_timer is None:
+            self._age_timer = self._loop.call_later(self._config.block_age_max_ms / 1000, self._on_age_timer)
+        for entries, done in bulk.groups:
+            _tell(done, self._fenced_in(entries) if fenced else None)
+        self._wake_room_waiters()
+
+    def _is_ours(self, stream_id: StreamId) -> bool:
+        handle = self._handles.get(stream_id)
+        return handle is not None and not handle.fenced
+
+    def _fenced_in(self, entries: Sequence[AppendEntry]) -> StreamFenced | None:
+        """A group with a fenced stream is not acknowledged, although the other streams' part of it is durable: the outcome is unknown."""
+        for entry in entries:
+            if not self._is_ours(entry.stream_id):
+                return StreamFenced(entry.stream_id, "it was taken away while the append was under way")
+        return None
+
+    # --- reading -----------------------------------------------------------------------------------------------------------------
+
+    def read_cached(self, stream_id: StreamId, offset: int, end_offset: int, max_bytes: int) -> list[Buffer] | None:
+        """As `read`, from memory only and at once; None: some of it needs the store."""
+        return self._cache.read(stream_id, offset, end_offset, max_bytes)
+
+    async def read(self, stream_id: StreamId, offset: Offset, end_offset: Offset, max_bytes: int) -> list[Buffer]:
+        """Whole batches from the one that holds `offset`, none that begins at `end_offset` or later: at least one, else up to max_bytes.
+
+        May return less than max_bytes at the border between objects and memory; read on at the end. Works for streams of other owners too
+        (what is committed). Raises OffsetOutOfRange, ObjectCorrupt, errors of the store.
+        """
+        return await self._reader.read(stream_id, offset, end_offset, max_bytes)
+
+    async def offset_for_timestamp(self, stream_id: StreamId, timestamp_ms: int, end_offset: Offset) -> tuple[Offset, Millis] | None:
+        """(offset, timestamp) of the first record below `end_offset` that is not older; None: all are older."""
+        handle = self._handles.get(stream_id)
+        start_offset = Offset(0) if handle is None else handle.start_offset
+        return await self._reader.offset_for_timestamp(stream_id, timestamp_ms, start_offset, end_offset)
+
+    # --- what the parts report -----------------------------------------------------------------------------------------------------
+
+    def _cut(self) -> None:
+        if self._failure is None and (block := self._cache.archive()) is not None:
+            self._uploader.submit(block)
+
+    def _on_age_timer(self) -> None:
+        self._age_timer = None
+        if self._failure is not None or (active := self._cache.active) is None:
+            return
+        if self._cache.archive_due(self._loop.time()):
+            self._cut()
+        else:
+            self._age_timer = self._loop.call_at(active.opened_at + self._config.block_age_max_ms / 1000, self._on_age_timer)
+
+    def _on_block_committed(self, block: CacheBlock) -> list[str]:
+        for stream_id, run in block.runs.items():
+            handle = self._handles.get(stream_id)
+            if handle is not None:
+                handle.committed_offset = run.end_offset
+        self._cache.mark_committed(block)
+        self._wake_room_waiters()
+        return self._slots.commit(block.end_sequence)
+
+    def _on_stream_fenced(self, stream_id: StreamId) -> None:
+        handle = self._handles.get(stream_id)
+        if handle is not None:
+            handle.accepting = False
+            handle.fenced = True
+        self._cache.drop([stream_id])
+        self._slots.forget([stream_id])
+
+    def _forget(self, handles: Iterable[StreamHandle]) -> None:
+        stream_ids = [handle.stream_id for handle in handles]
+        self._cache.drop(stream_ids)
+        self._slots.forget(stream_ids)
+        for handle in handles:
+            handle.committed_offset = handle.confirmed_offset
+            del self._handles[handle.stream_id]
+        self._wake_room_waiters()
+
+    def _on_wal_failed(self, failure: StreamError, groups: list[AppendGroup]) -> None:
+        held = [group for bulk in self._held for group in bulk.groups]
+        self._held.clear()
+        self._held_bytes = 0
+        self._fail(failure)
+        for _, done in (*held, *groups):
+            _tell(done, failure)
+
+    def _fail(self, failure: StreamError, *, notify: bool = True) -> None:
+        """Nothing is accepted, acknowledged or committed from here on. Idempotent."""
+        if self._failure is not None:
+            return
+        self._failure = failure
+        if self._age_timer is not None:
+            self._age_timer.cancel()
+            self._age_timer = None
+        self._wal.fail(failure)
+        self._acknowledging.set()
+        self._wake_room_waiters()
+        if notify:
+            _log.error("storage_fenced", error=str(failure))
+            self._on_fenced(failure)
+
+    def _wake_room_waiters(self) -> None:
+        if not self._room_waiters or (self.is_full and self._failure is None):
+            return
+        for waiter in self._room_waiters:
+            if not waiter.done():
+                waiter.set_result(None)
+        self._room_waiters.clear()
+
+
+def _take_back(handles: dict[StreamId, StreamHandle], entries: Sequence[AppendEntry]) -> None:
+    for entry in reversed(entries):
+        handles[entry.stream_id].next_offset = entry.base_offset
+
+
+def _tell(done: AppendDone, error: Exception | None) -> None:
+    """A writer that fails to take its answer must not keep the others from theirs."""
+    try:
+        done(error)
+    except Exception:  # noqa: BLE001 - whatever is wrong with one caller, the groups behind it are durable too
+        _log.exception("append_callback_failed")
