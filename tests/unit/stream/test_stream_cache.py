@@ -1,0 +1,129 @@
+"""Caches: the limit holds, a key is loaded once at a time, failures and cancelled waiters leave nothing behind."""
+
+import asyncio
+from collections.abc import Sequence
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from stream.block_cache import ByteLru, LoadingCache
+from stream.ids import StreamId
+from stream.read_ahead import ReadAhead
+
+
+def test_the_longest_unused_leaves_first() -> None:
+    lru: ByteLru[str, int] = ByteLru(10)
+    lru.put("a", 1, 4)
+    lru.put("b", 2, 4)
+    assert lru.get("a") == 1
+    lru.put("c", 3, 4)
+    assert (lru.get("a"), lru.get("b"), lru.get("c"), lru.size_bytes) == (1, None, 3, 8)
+    lru.put("huge", 4, 11)
+    assert lru.get("huge") is None
+    assert len(lru) == 2
+
+
+@given(st.lists(st.tuples(st.sampled_from("pgd"), st.integers(0, 9), st.integers(0, 30))))
+def test_the_limit_always_holds(steps: list[tuple[str, int, int]]) -> None:
+    lru: ByteLru[int, int] = ByteLru(50)
+    for action, key, size_bytes in steps:
+        if action == "p":
+            lru.put(key, size_bytes, size_bytes)
+            assert lru.get(key) == size_bytes
+        elif action == "g":
+            lru.get(key)
+        else:
+            lru.discard(key)
+            assert lru.get(key) is None
+        lru.check_invariants()
+
+
+class Loader:
+    """Loads when told to; counts."""
+
+    def __init__(self) -> None:
+        self.calls: list[list[int]] = []
+        self.gate = asyncio.Event()
+        self.error: Exception | None = None
+
+    async def __call__(self, keys: Sequence[int]) -> list[tuple[str, int]]:
+        self.calls.append(list(keys))
+        await self.gate.wait()
+        if self.error is not None:
+            raise self.error
+        return [(f"value {key}", 10) for key in keys]
+
+
+async def test_a_key_is_loaded_once_for_all() -> None:
+    cache: LoadingCache[int, str] = LoadingCache(1_000)
+    load = Loader()
+    first = asyncio.ensure_future(cache.get_many([1, 2], load))
+    second = asyncio.ensure_future(cache.get_many([2, 3], load))
+    await asyncio.sleep(0)
+    await asyncio.sleep(0)
+    assert 1 in cache
+    load.gate.set()
+    assert await first == ["value 1", "value 2"]
+    assert await second == ["value 2", "value 3"]
+    assert load.calls == [[1, 2], [3]]
+    assert await cache.get_many([3, 1], load) == ["value 3", "value 1"]
+    assert len(load.calls) == 2
+    assert cache.size_bytes == 30
+
+
+async def test_a_failed_load_fails_all_waiters_and_is_forgotten() -> None:
+    cache: LoadingCache[int, str] = LoadingCache(1_000)
+    load = Loader()
+    load.error = ValueError("lost")
+    load.gate.set()
+    results = await asyncio.gather(cache.get(1, load), cache.get(1, load), return_exceptions=True)
+    assert [str(result) for result in results] == ["lost", "lost"]
+    assert 1 not in cache
+    load.error = None
+    assert await cache.get(1, load) == "value 1"
+
+
+async def test_a_cancelled_waiter_disturbs_nobody() -> None:
+    cache: LoadingCache[int, str] = LoadingCache(1_000)
+    load = Loader()
+    impatient = asyncio.ensure_future(cache.get(1, load))
+    patient = asyncio.ensure_future(cache.get(1, load))
+    await asyncio.sleep(0)
+    impatient.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await impatient
+    load.gate.set()
+    assert await patient == "value 1"
+    assert len(load.calls) == 1
+
+
+async def test_close_ends_what_is_under_way() -> None:
+    cache: LoadingCache[int, str] = LoadingCache(1_000)
+    load = Loader()
+    waiting = asyncio.ensure_future(cache.get(1, load))
+    await asyncio.sleep(0)
+    await asyncio.sleep(0)
+    await cache.close()
+    with pytest.raises(asyncio.CancelledError):
+        await waiting
+    assert 1 not in cache
+
+
+def test_read_ahead_follows_sequential_readers_only() -> None:
+    ahead = ReadAhead(bytes_min=512, bytes_max=2_048, readers_max=2)
+    stream = StreamId(1)
+    assert ahead.took(stream, 0, 10) is None
+    reader = ahead.took(stream, 10, 20)
+    assert reader is not None
+    assert reader.window_bytes == 512
+    reader.ahead_from, reader.ahead_until = 20, 60
+    assert ahead.took(stream, 20, 30) is None  # more than half is still ahead of it
+    assert ahead.took(stream, 30, 40) is reader
+    assert reader.window_bytes == 2_048
+    reader.is_busy = True
+    assert ahead.took(stream, 40, 90) is None
+    assert reader.window_bytes == 2_048
+    assert ahead.took(stream, 5_000, 5_010) is None  # a jump is a new reader
+    assert ahead.took(StreamId(2), 0, 10) is None
+    assert len(ahead) == 2

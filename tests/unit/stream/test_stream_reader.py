@@ -1,0 +1,233 @@
+"""Reading committed ranges: right batches, few GETs, caches shared, damage refused."""
+
+import asyncio
+import random
+from dataclasses import replace
+
+import pytest
+
+from objectstore.errors import ObjectNotFound
+from objectstore.memory import MemoryStore
+from stream.batch.compression import Compression
+from stream.batch.header import iter_headers
+from stream.batch.records import Record, encode_batch
+from stream.block_cache import BlockCache
+from stream.errors import NotContiguous, ObjectCorrupt
+from stream.format.layout import NO_SEQUENCE
+from stream.format.writer import RunEntry, StreamRun, build_object
+from stream.ids import Millis, NodeEpoch, NodeId, ObjectId, Offset, StreamId, WalSequence
+from stream.object_reader import ObjectReader, ObjectReaderConfig
+from stream.ports import ObjectRange, ObjectRole, WalIdentity
+
+STREAM = StreamId(7)
+RECORDS_PER_BATCH = 5
+
+
+class CountingStore(MemoryStore):
+    def __init__(self) -> None:
+        super().__init__()
+        self.gets: list[tuple[str, int, int]] = []
+
+    async def get_range(self, key: str, start: int, length: int) -> bytes:
+        self.gets.append((key, start, length))
+        await asyncio.sleep(0)
+        return await super().get_range(key, start, length)
+
+
+def entry(base: int, size_bytes: int = 500, compression: Compression = Compression.NONE) -> RunEntry:
+    value = random.Random(base).randbytes(size_bytes // RECORDS_PER_BATCH)
+    records = [Record(base + i, 1_000 * (base + i), None, value) for i in range(RECORDS_PER_BATCH)]
+    batch = encode_batch(records, base_offset=base, compression=compression)
+    return RunEntry(Offset(base), Offset(base + RECORDS_PER_BATCH), RECORDS_PER_BATCH, Millis(records[-1].timestamp_ms), bytes(batch))
+
+
+async def put(store: MemoryStore, object_id: int, entries: list[RunEntry], *, block_bytes_max: int = 2_000) -> ObjectRange:
+    """An object with neighbours on both sides of our stream."""
+    other = [entry(0)]
+    runs = [StreamRun(StreamId(3), other), StreamRun(STREAM, entries), StreamRun(StreamId(9), other)]
+    built = build_object(
+        ObjectRole.STREAM_SET,
+        WalIdentity(NodeId(1), NodeEpoch(1)),
+        WalSequence(NO_SEQUENCE),
+        Millis(0),
+        runs,
+        block_bytes_max=block_bytes_max,
+    )
+    key = f"data/{object_id}"
+    await store.put(key, built.chunks)
+    return ObjectRange(ObjectId(object_id), key, ObjectRole.STREAM_SET, built.size_bytes, built.ranges[1])
+
+
+async def three_objects(store: MemoryStore, batches: int = 20, size_bytes: int = 500) -> tuple[list[ObjectRange], bytes]:
+    entries = [[entry((i * batches + j) * RECORDS_PER_BATCH, size_bytes) for j in range(batches)] for i in range(3)]
+    ranges = [await put(store, i, entries[i]) for i in range(3)]
+    return ranges, b"".join(bytes(e.payload) for part in entries for e in part)
+
+
+def reader_of(store: MemoryStore, **config: int) -> ObjectReader:
+    return ObjectReader(store, BlockCache(64 << 20), ObjectReaderConfig(**config))
+
+
+async def test_everything_from_anywhere() -> None:
+    store = CountingStore()
+    ranges, everything = await three_objects(store)
+    reader = reader_of(store)
+    for start in range(0, 300, 7):
+        first = start // 100
+        read = b"".join(await reader.read(ranges[first:], start, 1 << 20))
+        assert read == everything[everything.index(bytes(entry(start - start % RECORDS_PER_BATCH).payload)) :]
+    await reader.close()
+
+
+async def test_reading_in_steps_gives_every_batch_once() -> None:
+    store = CountingStore()
+    ranges, everything = await three_objects(store)
+    reader = reader_of(store)
+    read, at = b"", 0
+    while at < 300:
+        views = await reader.read([r for r in ranges if r.range.end_offset > at], at, 1_500)
+        got = b"".join(views)
+        assert 0 < len(got) <= 1_500
+        at = [header for _, header in iter_headers(got)][-1].next_offset
+        read += got
+    assert read == everything
+    await reader.close()
+
+
+async def test_limits() -> None:
+    store = CountingStore()
+    ranges, everything = await three_objects(store)
+    reader = reader_of(store)
+    batch_bytes = len(everything) // 60
+    first = bytes(entry(10).payload)
+    assert b"".join(await reader.read(ranges, 12, 1)) == first
+    assert await reader.read(ranges, 12, 1, min_one=False) == []
+    assert b"".join(await reader.read(ranges, 12, batch_bytes * 2 + 5)) == first + bytes(entry(15).payload)
+    assert b"".join(await reader.read(ranges, 12, 1 << 20, end_offset=20)) == first + bytes(entry(15).payload)
+    assert b"".join(await reader.read(ranges, 95, 1 << 20, end_offset=105)) == bytes(entry(95).payload) + bytes(entry(100).payload)
+    await reader.close()
+
+
+async def test_only_what_was_committed_is_given_out() -> None:
+    store = CountingStore()
+    whole = await put(store, 1, [entry(i * RECORDS_PER_BATCH) for i in range(20)])
+    part = replace(whole, range=replace(whole.range, start_offset=Offset(30), end_offset=Offset(60)))
+    reader = reader_of(store)
+    found = [header.base_offset for view in await reader.read([part], 30, 1 << 20) for _, header in iter_headers(view)]
+    assert found == [30, 35, 40, 45, 50, 55]
+    for start, end in ((28, 60), (30, 58)):
+        torn = replace(whole, range=replace(whole.range, start_offset=Offset(start), end_offset=Offset(end)))
+        with pytest.raises(ObjectCorrupt, match="across a border"):
+            await reader.read([torn], start, 1 << 20)
+    beyond = replace(whole, range=replace(whole.range, end_offset=Offset(105)))
+    with pytest.raises(ObjectCorrupt, match="was committed for it"):
+        await reader.read([beyond], 30, 1 << 20)
+    await reader.close()
+
+
+async def test_a_small_object_costs_one_get() -> None:
+    store = CountingStore()
+    ranges, _ = await three_objects(store)
+    reader = reader_of(store)
+    await reader.read(ranges, 0, 1 << 20)
+    assert len(store.gets) == 3
+    await reader.close()
+
+
+async def test_neighbouring_blocks_are_one_get_and_readers_share() -> None:
+    store = CountingStore()
+    one = await put(store, 1, [entry(i * RECORDS_PER_BATCH, 10_000) for i in range(100)], block_bytes_max=100_000)
+    reader = reader_of(store, get_bytes_max=400_000)
+    results = await asyncio.gather(*(reader.read([one], 0, 700_000) for _ in range(5)))
+    assert all(b"".join(result) == b"".join(results[0]) for result in results)
+    assert len(store.gets) == 1 + 3
+    assert max(length for _, _, length in store.gets) <= 400_000
+    await reader.close()
+
+
+async def test_sequential_readers_find_their_blocks_loaded() -> None:
+    store = CountingStore()
+    entries = [entry(i * RECORDS_PER_BATCH, 10_000) for i in range(200)]
+    one = await put(store, 1, entries, block_bytes_max=50_000)
+    reader = reader_of(store, read_ahead_bytes_min=100_000, read_ahead_bytes_max=800_000)
+    at = 0
+    misses = 0
+    while at < 1_000:
+        before = len(store.gets)
+        views = await reader.read([one], at, 50_000)
+        misses += len(store.gets) > before
+        at = [header for _, header in iter_headers(views[-1])][-1].next_offset
+        await reader.idle()
+    assert misses <= 4
+    positions = [start for _, start, _ in store.gets]
+    assert len(positions) == len(set(positions))
+    await reader.close()
+
+
+async def test_a_missing_object_is_the_callers_business() -> None:
+    store = CountingStore()
+    ranges, _ = await three_objects(store)
+    await store.delete([ranges[1].key])
+    reader = reader_of(store)
+    with pytest.raises(ObjectNotFound):
+        await reader.read(ranges, 0, 1 << 20)
+    assert await reader.read(ranges[:1], 0, 1 << 20)
+    await reader.close()
+
+
+@pytest.mark.parametrize("size_bytes", [500, 20_000], ids=["small", "large"])
+async def test_damage_is_refused(size_bytes: int) -> None:
+    store = MemoryStore()
+    ranges, everything = await three_objects(store, size_bytes=size_bytes)
+    good = await store.get(ranges[0].key)
+    rng = random.Random(5)
+    positions = [good.index(everything[:100]) + i for i in range(61)] + [len(good) - 1 - i for i in range(200)]
+    for position in positions + [rng.randrange(300, len(good) // 2) for _ in range(50)]:
+        bad = bytearray(good)
+        bad[position] ^= 1 << rng.randrange(8)
+        await store.put(ranges[0].key, bad)
+        reader = reader_of(store)
+        with pytest.raises(ObjectCorrupt):
+            await reader.read(ranges[:1], 0, 1 << 30)
+        await reader.close()
+    for cut in (0, 10, len(good) // 2, len(good) - 1):
+        await store.put(ranges[0].key, good[:cut])
+        reader = reader_of(store)
+        with pytest.raises(ObjectCorrupt):
+            await reader.read(ranges[:1], 0, 1 << 30)
+        await reader.close()
+
+
+async def test_ranges_must_follow_one_another() -> None:
+    store = MemoryStore()
+    ranges, _ = await three_objects(store)
+    reader = reader_of(store)
+    for bad, start in ((ranges, 100), ([ranges[0], ranges[2]], 0), ([ranges[1]], 99), ([ranges[0], ranges[0]], 0)):
+        with pytest.raises(NotContiguous):
+            await reader.read(bad, start, 100)
+    await reader.close()
+
+
+async def test_look_up_by_time() -> None:
+    store = CountingStore()
+    ranges = [await put(store, i, [entry((i * 10 + j) * RECORDS_PER_BATCH, 500, Compression.ZSTD) for j in range(10)]) for i in range(3)]
+    reader = reader_of(store)
+    assert await reader.offset_for_timestamp(ranges, 0) == (0, 0)
+    assert await reader.offset_for_timestamp(ranges, 77_000) == (77, 77_000)
+    assert await reader.offset_for_timestamp(ranges, 76_001) == (77, 77_000)
+    assert await reader.offset_for_timestamp(ranges[1:], 76_001) == (77, 77_000)
+    assert await reader.offset_for_timestamp(ranges, 5_000, start_offset=88) == (88, 88_000)
+    assert await reader.offset_for_timestamp(ranges, 150_000) is None
+    await reader.close()
+
+
+async def test_close_while_reading() -> None:
+    store = CountingStore()
+    ranges, _ = await three_objects(store)
+    reader = reader_of(store)
+    reading = asyncio.ensure_future(reader.read(ranges, 0, 1 << 20))
+    await asyncio.sleep(0)
+    await asyncio.sleep(0)
+    await reader.close()
+    with pytest.raises(asyncio.CancelledError):
+        await reading
