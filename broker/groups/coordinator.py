@@ -51,6 +51,9 @@ GROUPS_MAX = 50_000
 OFFSETS_MAX = 1_000_000
 OFFSET_METADATA_BYTES_MAX = 4_096
 LOAD_RETRY_S = 0.5
+EXPIRY_INTERVAL_S = 600.0
+OFFSETS_RETENTION_MS = 7 * 24 * 3_600_000
+"""`offsets.retention.minutes`: how long offsets outlive the later of their commit and the group's last member."""
 
 Result = TypeVar("Result", JoinResult, SyncResult)
 KeyValue = tuple[bytes, bytes | None]
@@ -80,6 +83,8 @@ class _Group:
     partition: int
     offsets: dict[TopicPartition, CommittedOffset] = field(default_factory=dict)
     timer: asyncio.TimerHandle | None = None
+    emptied_ms: int = 0
+    """When the last member left; 0 for groups that never had one."""
 
 
 @dataclass(slots=True)
@@ -120,6 +125,7 @@ class GroupCoordinator:
         self._joins: dict[Token, asyncio.Future[JoinResult]] = {}
         self._syncs: dict[Token, asyncio.Future[SyncResult]] = {}
         self._next_token = 0
+        self._expiry: asyncio.TimerHandle | None = None
 
     # --- becoming and ceasing to be coordinator ------------------------------------------------------------------------------------
 
@@ -129,6 +135,8 @@ class GroupCoordinator:
         state = _OffsetsPartition()
         self._partitions[partition] = state
         state.loader = asyncio.get_running_loop().create_task(self._load(partition, state))
+        if self._expiry is None:
+            self._expiry = asyncio.get_running_loop().call_later(EXPIRY_INTERVAL_S, self._expire_regularly)
 
     def partition_closed(self, partition: int) -> None:
         state = self._partitions.pop(partition, None)
@@ -140,6 +148,9 @@ class GroupCoordinator:
             self._run(group, group.classic.unload())
 
     def close(self) -> None:
+        if self._expiry is not None:
+            self._expiry.cancel()
+            self._expiry = None
         for partition in list(self._partitions):
             self.partition_closed(partition)
 
@@ -173,6 +184,7 @@ class GroupCoordinator:
                     members=snapshot.members,
                     now_ms=self._now_ms(),
                 )
+                group.emptied_ms = snapshot.state_timestamp_ms
             state.groups[group_id] = group
             self._arm(group)
         state.loaded = True
@@ -333,6 +345,42 @@ class GroupCoordinator:
         records.append((encode_group_key(GroupKey(group_id)), None))
         return await self._append(group.partition, records, lambda: self._forget(group))
 
+    # --- forgetting ------------------------------------------------------------------------------------------------------------------
+
+    def _expire_regularly(self) -> None:
+        self.expire()
+        self._expiry = asyncio.get_running_loop().call_later(EXPIRY_INTERVAL_S, self._expire_regularly)
+
+    def expire(self) -> None:
+        """Drop offsets past their retention, and groups that have neither members nor offsets: both by tombstones in the log."""
+        oldest_ms = self._now_ms() - OFFSETS_RETENTION_MS
+        for state in self._partitions.values():
+            for group in list(state.groups.values()) if state.loaded else []:
+                if not group.classic.members:
+                    self._expire_group(group, oldest_ms)
+
+    def _expire_group(self, group: _Group, oldest_ms: int) -> None:
+        old = [key for key, value in group.offsets.items() if max(value.commit_timestamp_ms, group.emptied_ms) <= oldest_ms]
+        forgotten = len(old) == len(group.offsets)
+        if not old and not forgotten:
+            return
+        group_id = group.classic.group_id
+        records: list[KeyValue] = [(encode_offset_key(OffsetKey(group_id, topic, index)), None) for topic, index in old]
+        if forgotten:
+            records.append((encode_group_key(GroupKey(group_id)), None))
+
+        def done(error: ErrorCode) -> None:
+            if error is not ErrorCode.NONE:
+                return
+            for key in old:
+                committed = group.offsets.get(key)
+                if committed is not None and committed.commit_timestamp_ms <= oldest_ms:
+                    del group.offsets[key]
+            if forgotten and not group.offsets and not group.classic.members and group.classic.next_deadline_ms() is None:
+                self._forget(group)
+
+        self._log.append(group.partition, records, done)
+
     # --- running the core's effects ------------------------------------------------------------------------------------------------------
 
     def _park(self, waiting: dict[Token, asyncio.Future[Result]]) -> tuple[Token, asyncio.Future[Result]]:
@@ -358,6 +406,8 @@ class GroupCoordinator:
 
     def _persist(self, group: _Group, generation: int) -> None:
         classic = group.classic
+        if classic.state is GroupState.EMPTY:
+            group.emptied_ms = self._now_ms()
         snapshot = GroupSnapshot(
             classic.protocol_type or "",
             classic.generation,

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from broker.groups.coordinator import GroupCoordinator, KeyValue
+from broker.groups.coordinator import OFFSETS_RETENTION_MS, GroupCoordinator, KeyValue
 from broker.groups.model import GroupLimits, GroupState, JoinRequest, Member, Protocol, SyncRequest
 from broker.groups.records import (
     CommittedOffset,
@@ -58,12 +58,16 @@ class MemoryOffsetsLog:
             yield batch
 
 
+def now_ms() -> int:
+    return 1_700_000_000_000 + int(asyncio.get_running_loop().time() * 1000)
+
+
 def coordinator_on(log: MemoryOffsetsLog) -> GroupCoordinator:
     numbers = itertools.count()
     coordinator = GroupCoordinator(
         log,
         GroupLimits(initial_rebalance_delay_ms=0),
-        now_ms=lambda: int(asyncio.get_running_loop().time() * 1000),
+        now_ms=now_ms,
         new_member_id=lambda prefix: f"{prefix}-{next(numbers)}",
     )
     for partition in range(log.partition_count):
@@ -159,6 +163,24 @@ async def test_delete_needs_an_empty_group_and_survives_a_reload() -> None:
     assert again.fetch_offsets("g") == {}
     assert again.list_groups() == []
     again.close()
+
+
+async def test_groups_without_members_and_offsets_past_retention_are_forgotten() -> None:
+    log = MemoryOffsetsLog()
+    coordinator = coordinator_on(log)
+    await loaded(coordinator)
+    old, young = CommittedOffset(1, -1, "", now_ms() - OFFSETS_RETENTION_MS - 1), CommittedOffset(2, -1, "", now_ms())
+    await coordinator.commit_offsets("g", "", None, -1, {("t", 0): old, ("t", 1): young})
+    await coordinator.commit_offsets("h", "", None, -1, {("t", 0): old})
+    joined = await coordinator.join("g", joining())
+    coordinator.expire()
+    coordinator.leave("g", [(joined.member_id, None)])
+    await coordinator.commit_offsets("i", "", None, -1, {("t", 0): young})
+    coordinator.expire()
+    await coordinator.commit_offsets("i", "", None, -1, {("t", 0): young})
+    assert {group.group_id for group in coordinator.list_groups()} == {"g", "i"}
+    assert coordinator.fetch_offsets("g") == {("t", 0): old, ("t", 1): young}, "retention begins when the last member leaves"
+    coordinator.close()
 
 
 async def test_too_long_metadata_is_refused_alone() -> None:
