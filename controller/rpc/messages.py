@@ -91,11 +91,17 @@ class BrokerRegistered(Message, frozen=True, kw_only=True):
 
 
 class UnregisterBroker(Message, frozen=True, kw_only=True):
-    """A broker that leads nothing and whose WAL is committed up to `wal_end` leaves in order; its WAL needs no recovery."""
+    """A broker that has closed its streams leaves in order: others lead its partitions, its WAL needs no recovery. -> Progress."""
 
     node_id: NodeId
     node_epoch: NodeEpoch
     wal_end: WalSequence
+
+
+class Progress(Message, frozen=True, kw_only=True):
+    """Answer of a request whose work is cut into transactions: the same request has to be repeated until nothing remains."""
+
+    remaining: int
 
 
 # --- the metadata stream (bidirectional; it is the broker's session) ------------------------------------------------------------------
@@ -111,6 +117,8 @@ class FollowRequest(Message, frozen=True, kw_only=True):
     node_epoch: NodeEpoch = NodeEpoch(-1)
     from_offset: MetadataOffset = MetadataOffset(0)
     applied_offset: MetadataOffset = MetadataOffset(0)
+    heartbeat: int = 0
+    """Number of this message on its stream, from 1; the controller tells the last one that it heard."""
 
 
 class MetadataBatch(Message, frozen=True, kw_only=True):
@@ -125,6 +133,12 @@ class MetadataBatch(Message, frozen=True, kw_only=True):
     records: list[msgspec.Raw] = []
     snapshot: bool = False
     reset: bool = False
+    heard: int = 0
+    """Last heartbeat of the follower that had been heard when this was sent: its session lasts at least from when that one was *sent*."""
+    session_timeout_ms: int = 0
+    """How long the session of a silent follower lasts; the follower gives up earlier by itself. 0: not told in this one."""
+    session_grace_ms: int = 0
+    """How long it lasts after the stream broke."""
 
 
 # --- streams and objects ----------------------------------------------------------------------------------------------------------------
@@ -212,7 +226,10 @@ class Commit(Message, frozen=True, kw_only=True):
 
 
 class CommitRecovered(Message, frozen=True, kw_only=True):
-    """By the recoverer (node_id, node_epoch) for the dead writer (failed_*). See `StreamMetadata.commit_recovered`."""
+    """By the recoverer (node_id, node_epoch) for the dead writer (failed_*). See `StreamMetadata.commit_recovered`. -> Progress.
+
+    At most 1,000 objects; as many requests as it takes, in slot order, `done` with or after the last.
+    """
 
     node_id: NodeId
     node_epoch: NodeEpoch

@@ -1,0 +1,138 @@
+"""Commits: objects into logs, compaction, closing of streams and progress of the WAL, all in one transaction.
+
+Invariant: of one request either everything holds afterwards or nothing does; repeating it after a lost reply succeeds without records.
+Data of deleted streams, and data that is committed already, are skipped and never fail the rest. Everything else that does not follow
+exactly is refused. Objects are not destroyed here, however useless they became: `objects.destroy_unreferenced` does that.
+Source: AutoMQ `StreamControlManager#commitStreamSetObject`, `reference/automq.md` 3.2, adapted to WAL objects committed in place.
+"""
+
+from controller.managers.checks import check_count, check_epoch, check_node, check_owner
+from controller.managers.log_changes import LogChanges, check_object
+from controller.managers.replacement import NewRange, replace_ranges
+from controller.managers.result import Refused, Result
+from controller.metadata.image import MetadataImage
+from controller.metadata.objects import ObjectPhase, ObjectState
+from controller.metadata.records import RangeEntry, Record, StreamClosed, WalRecord
+from controller.rpc.messages import CloseItem, Commit, CommitObject, ReplacedItem, Status
+from stream.ids import Millis, ObjectId, StreamId, WalSequence
+from stream.ports import ObjectRole, WalIdentity
+
+RANGES_MAX = 20_000
+CLOSES_MAX = 2_000
+OBJECTS_MAX = 1_000
+
+
+def commit(image: MetadataImage, request: Commit, now_ms: Millis) -> Result[None]:
+    """See `stream.ports.CommitObjects`.
+
+    Refuses with NODE_* (this incarnation is over), STREAM_FENCED / STREAM_NOT_OPENED (somebody else's stream, or closed),
+    OFFSET_NOT_MATCHED (a range or a close that does not follow), OBJECT_NOT_EXIST (not prepared, expired, or a slot that may be deleted),
+    COMPACTED_OBJECTS_NOT_FOUND (sources changed: plan again), INVALID_REQUEST.
+    """
+    try:
+        check_node(image, WalIdentity(request.node_id, request.node_epoch))
+        _check_limits(request)
+        return Result(_Commit(image, request, now_ms).run())
+    except Refused as refused:
+        return refused.result()
+
+
+def _check_limits(request: Commit) -> None:
+    check_count("objects", len(request.objects), OBJECTS_MAX)
+    check_count("ranges", sum(len(item.ranges) for item in request.objects), RANGES_MAX)
+    check_count("replaced ranges", len(request.replaced), RANGES_MAX)
+    check_count("closes", len(request.closes), CLOSES_MAX)
+    for item in request.objects:
+        check_object(item)
+    keys = {item.key for item in request.objects}
+    ids = [item.object_id for item in request.objects if item.object_id is not None]
+    if len(keys) != len(request.objects) or len(set(ids)) != len(ids):
+        raise Refused(Status.DUPLICATE_IN_REQUEST, "an object is in the request twice")
+
+
+class _Commit:
+    def __init__(self, image: MetadataImage, request: Commit, now_ms: Millis) -> None:
+        self._image = image
+        self._request = request
+        self._me = WalIdentity(request.node_id, request.node_epoch)
+        self._changes = LogChanges(image, now_ms)
+        self._closed: set[StreamId] = set()
+        self._sources: dict[StreamId, list[ReplacedItem]] = {}
+        self._replacing: dict[StreamId, list[NewRange]] = {}
+
+    def run(self) -> list[Record]:
+        repeated = self._is_repeat()
+        if not repeated:
+            for source in self._request.replaced:
+                self._sources.setdefault(source.stream_id, []).append(source)
+        for item in self._request.objects:
+            if item.object_id is None:
+                self._changes.commit_in_place(item, self._me, self._appended(item, None))
+            elif not repeated:
+                self._changes.commit_prepared(item, item.object_id, self._appended(item, item.object_id))
+        for stream_id, sources in self._sources.items():
+            new = self._replacing.get(stream_id, [])
+            self._changes.records += replace_ranges(self._image, self._me, sources, new)
+        for close in self._request.closes:
+            self._close(close)
+        if self._request.wal_committed is not None:
+            self._advance_wal(self._request.wal_committed)
+        return self._changes.records
+
+    def _is_repeat(self) -> bool:
+        """All prepared objects of the request are committed already: its reply was lost. Some of them: no request of ours was like that."""
+        states = [self._prepared(item, item.object_id) for item in self._request.objects if item.object_id is not None]
+        committed = [state for state in states if state.was_committed]
+        if committed and len(committed) < len(states):
+            raise Refused(Status.INVALID_REQUEST, f"object {committed[0].object_id} was committed by another request")
+        return bool(committed)
+
+    def _prepared(self, item: CommitObject, object_id: ObjectId) -> ObjectState:
+        if item.role not in {ObjectRole.STREAM_SET, ObjectRole.STREAM}:
+            raise Refused(
+                Status.INVALID_REQUEST, f"object {object_id} has role {item.role}; only stream and stream-set objects are prepared"
+            )
+        state = self._image.objects.get(object_id)
+        if state is None or state.key != item.key or (state.phase == ObjectPhase.DESTROYED and not state.was_committed):
+            raise Refused(Status.OBJECT_NOT_EXIST, f"object {object_id} is not prepared, or its deadline has passed: prepare it again")
+        return state
+
+    def _appended(self, item: CommitObject, object_id: ObjectId | None) -> list[RangeEntry]:
+        """The ranges of one object that go to the ends of their streams. Those of compacted streams are put aside."""
+        ranges: list[RangeEntry] = []
+        for part in item.ranges:
+            if part.stream_id in self._sources:
+                if object_id is None:
+                    raise Refused(Status.INVALID_REQUEST, f"stream {part.stream_id}: a WAL object can not replace anything")
+                self._replacing.setdefault(part.stream_id, []).append(NewRange(object_id, part))
+                continue
+            stream = self._image.streams.get(part.stream_id)
+            if stream is None or self._changes.holds(part):
+                continue
+            check_owner(stream, self._me)
+            self._changes.append(stream, part)
+            ranges.append(part)
+        return ranges
+
+    def _close(self, close: CloseItem) -> None:
+        stream = self._image.streams.get(close.stream_id)
+        if stream is None:
+            return
+        end = max(self._changes.end_of(stream), stream.start_offset)
+        name = f"stream {stream.stream_id}"
+        if stream.epoch > close.epoch and close.end_offset <= end:
+            return  # closed by the first try of this request, and opened by somebody since
+        check_epoch(stream, close.epoch)
+        if stream.owner != self._me:
+            raise Refused(Status.STREAM_FENCED, f"{name} belongs to node {stream.node_id} epoch {stream.node_epoch}")
+        if close.end_offset != end:
+            raise Refused(Status.OFFSET_NOT_MATCHED, f"{name} ends at {end} and can not be closed at {close.end_offset}")
+        if stream.opened and close.stream_id not in self._closed:
+            self._closed.add(close.stream_id)
+            self._changes.records.append(StreamClosed(close.stream_id, close.epoch, close.end_offset))
+
+    def _advance_wal(self, committed: WalSequence) -> None:
+        wal = self._image.nodes.wal(self._me)
+        if wal is not None and committed > wal.committed:
+            record = WalRecord(self._me.node_id, self._me.node_epoch, committed, wal.recoverer.node_id, wal.recoverer.node_epoch)
+            self._changes.records.append(record)

@@ -1,0 +1,55 @@
+"""Dynamic configs of topics. Brokers have none: theirs come from their configuration file.
+
+Invariant: only values that `topic_configs` accepts get into the image. All changes of one resource are made, or none.
+Source: KRaft `ConfigurationControlManager`.
+"""
+
+from controller.managers.result import Refused, Result
+from controller.metadata import topic_configs
+from controller.metadata.configs import TOPIC_RESOURCE
+from controller.metadata.image import MetadataImage
+from controller.metadata.records import ConfigRecord, Record
+from controller.rpc.messages import AlterConfigs, ConfigChange, ItemResult, ItemResults, Status
+
+CHANGES_MAX = 10_000
+
+
+def alter_configs(image: MetadataImage, request: AlterConfigs) -> Result[ItemResults]:
+    """One answer for each change, in order; those of one resource are the same. Setting what is set already makes no record."""
+    if len(request.changes) > CHANGES_MAX:
+        return Result(
+            status=Status.INVALID_REQUEST, detail=f"{len(request.changes)} changes; at most {CHANGES_MAX} are allowed: split them"
+        )
+    resources: dict[tuple[int, str], list[ConfigChange]] = {}
+    for change in request.changes:
+        resources.setdefault((change.resource_type, change.resource_name), []).append(change)
+    records: list[Record] = []
+    answers: dict[tuple[int, str], ItemResult] = {}
+    for resource, changes in resources.items():
+        try:
+            records += _alter(image, resource, changes)
+            answers[resource] = ItemResult()
+        except Refused as refused:
+            answers[resource] = ItemResult(status=refused.status, detail=refused.detail)
+    items = [answers[change.resource_type, change.resource_name] for change in request.changes]
+    return Result([] if request.validate_only else records, value=ItemResults(items=items))
+
+
+def _alter(image: MetadataImage, resource: tuple[int, str], changes: list[ConfigChange]) -> list[Record]:
+    resource_type, name = resource
+    if resource_type != TOPIC_RESOURCE:
+        detail = f"only topics (resource type {TOPIC_RESOURCE}) have dynamic configs; brokers are configured by their file and restarted"
+        raise Refused(Status.INVALID_CONFIG, detail)
+    if image.topics.by_name(name) is None:
+        raise Refused(Status.UNKNOWN_TOPIC, f"there is no topic {name[:260]!r}")
+    if len({change.name for change in changes}) != len(changes):
+        raise Refused(Status.DUPLICATE_IN_REQUEST, f"a config of topic {name!r} is changed twice")
+    present = image.configs.topic(name)
+    records: list[Record] = []
+    for change in changes:
+        default = topic_configs.TOPIC_CONFIGS[change.name].default if change.name in topic_configs.TOPIC_CONFIGS else ""
+        if found := topic_configs.problem(change.name, default if change.value is None else change.value):
+            raise Refused(Status.INVALID_CONFIG, found)
+        if present.get(change.name) != change.value:
+            records.append(ConfigRecord(resource_type, name, change.name, change.value))
+    return records

@@ -1,0 +1,39 @@
+"""The cluster's small key/value store. For a few facts of the cluster's own, not for data. Source: AutoMQ `KVControlManager`."""
+
+from controller.managers.result import Result
+from controller.metadata.image import MetadataImage
+from controller.metadata.records import KeyValueRecord
+from controller.rpc.messages import DeleteKeyValue, GetKeyValue, KeyValue, PutKeyValue, Status
+
+KEY_CHARS_MAX = 512
+VALUE_BYTES_MAX = 65_536
+KEYS_MAX = 10_000
+
+
+def put_key_value(image: MetadataImage, request: PutKeyValue) -> Result[KeyValue]:
+    """if_absent and there is another value: KEY_EXISTS, with that value. The same value again is success (lost reply)."""
+    if not 1 <= len(request.key) <= KEY_CHARS_MAX or len(request.value) > VALUE_BYTES_MAX:
+        detail = f"keys have 1 to {KEY_CHARS_MAX} characters, values at most {VALUE_BYTES_MAX} bytes"
+        return Result(status=Status.INVALID_REQUEST, detail=detail)
+    present = image.kv.get(request.key)
+    if present == request.value:
+        return Result(value=KeyValue(key=request.key, value=present))
+    if present is None and len(image.kv) >= KEYS_MAX:
+        return Result(status=Status.INVALID_REQUEST, detail=f"there are {KEYS_MAX} keys; no more are allowed")
+    if present is not None and request.if_absent:
+        current = KeyValue(key=request.key, value=present)
+        return Result(status=Status.KEY_EXISTS, detail=f"key {request.key!r} has another value", value=current)
+    return Result([KeyValueRecord(request.key, request.value)], value=KeyValue(key=request.key, value=request.value))
+
+
+def get_key_value(image: MetadataImage, request: GetKeyValue) -> Result[KeyValue]:
+    """value None: there is no such key."""
+    return Result(value=KeyValue(key=request.key, value=image.kv.get(request.key)))
+
+
+def delete_key_value(image: MetadataImage, request: DeleteKeyValue) -> Result[KeyValue]:
+    """Answers the value that was."""
+    present = image.kv.get(request.key)
+    if present is None:
+        return Result(status=Status.KEY_NOT_EXIST, detail=f"there is no key {request.key[:KEY_CHARS_MAX]!r}")
+    return Result([KeyValueRecord(request.key, None)], value=KeyValue(key=request.key, value=present))

@@ -1,0 +1,97 @@
+"""Changes to the log index within one transaction: what each stream's end will be, and the records that make it so.
+
+Invariant: a range is taken only if it begins exactly where its stream will end by then. A gap or a partial overlap is refused, never
+bridged. Source: AutoMQ `StreamControlManager#streamContinuityCheck`, trap numbers from `reference/automq.md` section 12.
+"""
+
+from collections.abc import Sequence
+
+from controller.managers.result import Refused
+from controller.metadata.image import MetadataImage
+from controller.metadata.records import ObjectCommitted, RangeEntry, Record
+from controller.metadata.streams import StreamState
+from controller.rpc.messages import CommitObject, Status
+from stream.ids import Millis, ObjectId, Offset, StreamId, WalSequence
+from stream.keys import parse_wal_key
+from stream.ports import ObjectRole, WalIdentity
+
+KEY_CHARS_MAX = 1_024
+
+
+class LogChanges:
+    """Collects `records` on top of `image`, which it does not change."""
+
+    def __init__(self, image: MetadataImage, now_ms: Millis) -> None:
+        self.image = image
+        self.records: list[Record] = []
+        self._now_ms = now_ms
+        self._ends: dict[StreamId, Offset] = {}
+        self._next_object_id = image.next_object_id
+        self._in_place: dict[str, ObjectId] = {}
+
+    def end_of(self, stream: StreamState) -> Offset:
+        return self._ends.get(stream.stream_id, stream.end_offset)
+
+    def holds(self, part: RangeEntry) -> bool:
+        """Nothing to do for it: its stream was deleted (trap 15), or everything in it is committed already (traps 10 and 16)."""
+        stream = self.image.streams.get(part.stream_id)
+        return stream is None or part.end_offset <= self.end_of(stream)
+
+    def append(self, stream: StreamState, part: RangeEntry) -> None:
+        """Take a range at the stream's end. Behind the end is allowed only where all that lies between is trimmed (traps 13 and 14)."""
+        end = self.end_of(stream)
+        if part.start_offset != end and not end < part.start_offset <= stream.start_offset:
+            detail = f"stream {stream.stream_id} ends at {end}, the range [{part.start_offset}, {part.end_offset}) does not follow it"
+            raise Refused(Status.OFFSET_NOT_MATCHED, detail)
+        self._ends[stream.stream_id] = part.end_offset
+
+    def commit_prepared(self, item: CommitObject, object_id: ObjectId, ranges: Sequence[RangeEntry]) -> None:
+        self.records.append(ObjectCommitted(object_id, item.key, item.role, item.size_bytes, self._now_ms, tuple(ranges)))
+
+    def commit_in_place(self, item: CommitObject, writer: WalIdentity, ranges: Sequence[RangeEntry]) -> None:
+        """Name a WAL slot as an object, or add ranges to one that is named already. Without ranges there is nothing to name.
+
+        A slot that recovery does not need any more may be deleted at any moment: it can not be named for the first or another time.
+        """
+        sequence = slot_of(item, writer)
+        if not ranges:
+            return
+        if self.image.nodes.wal_is_past(writer, sequence):
+            raise Refused(Status.OBJECT_NOT_EXIST, f"slot {sequence} of WAL {writer} lies below its committed slot: its object may be gone")
+        known = self.image.objects.in_place(item.key)
+        object_id = known.object_id if known is not None else self._in_place.get(item.key, self._next_object_id)
+        if known is None and object_id == self._next_object_id:
+            self._in_place[item.key] = object_id
+            self._next_object_id = ObjectId(object_id + 1)
+        self.records.append(
+            ObjectCommitted(
+                object_id,
+                item.key,
+                item.role,
+                item.size_bytes,
+                self._now_ms,
+                tuple(ranges),
+                writer.node_id,
+                writer.node_epoch,
+                sequence,
+            )
+        )
+
+
+def slot_of(item: CommitObject, writer: WalIdentity) -> WalSequence:
+    slot = parse_wal_key(item.key)
+    if item.role != ObjectRole.WAL or slot is None or slot.writer != writer:
+        detail = f"object {item.key!r} with role {item.role} is not a slot of the WAL of node {writer.node_id} epoch {writer.node_epoch}"
+        raise Refused(Status.INVALID_REQUEST, detail)
+    return slot.sequence
+
+
+def check_object(item: CommitObject) -> None:
+    """What must hold of any object, whatever the image says."""
+    if item.size_bytes <= 0 or not 0 < len(item.key) <= KEY_CHARS_MAX:
+        raise Refused(Status.INVALID_REQUEST, f"object {item.key[:80]!r}: size {item.size_bytes} or key is not allowed")
+    if len({part.stream_id for part in item.ranges}) != len(item.ranges):
+        raise Refused(Status.INVALID_REQUEST, f"object {item.key!r} has more than one range of a stream: join them")
+    for part in item.ranges:
+        if not 0 <= part.start_offset < part.end_offset or part.size_bytes < 0 or part.record_count < 0:
+            raise Refused(Status.INVALID_REQUEST, f"object {item.key!r}: {part} is no range")

@@ -1,0 +1,72 @@
+"""The life of objects outside of commits: prepared, expired, destroyed, removed.
+
+Invariant: an object is destroyed only when no range refers to it, and a WAL object committed in place also only when no recovery can need
+its slot (below the WAL's committed slot, or the WAL ended). This is the one place where objects are destroyed: requests only drop
+references, and a tick comes behind, bounded. Source: AutoMQ `S3ObjectControlManager`, traps 11 and 21 of `reference/automq.md` section 12.
+"""
+
+from collections.abc import Iterable
+from itertools import islice
+
+from controller.managers.checks import check_node
+from controller.managers.result import Refused, Result
+from controller.metadata.image import MetadataImage
+from controller.metadata.objects import ObjectPhase, ObjectState
+from controller.metadata.records import ObjectDestroyed, ObjectPrepared, ObjectRemoved, Record
+from controller.rpc.messages import ObjectsPrepared, PreparedItem, PrepareObjects, Status
+from stream.ids import Millis, ObjectId
+from stream.keys import data_key
+from stream.ports import WalIdentity
+
+PREPARES_MAX = 1_000
+PREPARED_TTL_MS = Millis(60 * 60_000)
+"""Longer than any upload may take: a commit after it is refused, and the uploader has to begin again."""
+
+
+def prepare_objects(
+    image: MetadataImage, request: PrepareObjects, now_ms: Millis, *, ttl_ms: int = PREPARED_TTL_MS
+) -> Result[ObjectsPrepared]:
+    """Ids are contiguous and rise. Not idempotent: ids of a lost reply expire."""
+    try:
+        check_node(image, WalIdentity(request.node_id, request.node_epoch))
+        if not 1 <= request.count <= PREPARES_MAX:
+            raise Refused(Status.INVALID_REQUEST, f"{request.count} objects to prepare; 1 to {PREPARES_MAX} are allowed")
+    except Refused as refused:
+        return refused.result()
+    first = image.next_object_id
+    items = [PreparedItem(object_id=ObjectId(number), key=data_key(ObjectId(number))) for number in range(first, first + request.count)]
+    deadline_ms = Millis(now_ms + ttl_ms)
+    return Result([ObjectPrepared(item.object_id, item.key, deadline_ms) for item in items], value=ObjectsPrepared(items=items))
+
+
+def expire_prepared(image: MetadataImage, now_ms: Millis, limit: int) -> list[Record]:
+    """Destroy what was prepared and not committed by its deadline; whatever was PUT under its key is garbage."""
+    expired = (state.object_id for state in image.objects.prepared() if state.since_ms <= now_ms)
+    return _destroyed(expired, now_ms, limit)
+
+
+def destroy_unreferenced(image: MetadataImage, now_ms: Millis, limit: int) -> list[Record]:
+    """Destroy committed objects that no log refers to any more."""
+    useless = (state.object_id for state in image.objects.unreferenced() if _may_go(image, state))
+    return _destroyed(useless, now_ms, limit)
+
+
+def deletable(image: MetadataImage, now_ms: Millis, grace_ms: int, limit: int) -> list[ObjectState]:
+    """Destroyed objects whose read grace is over, oldest first: delete their bytes, then say `objects_removed`."""
+    due = sorted((state.since_ms, state.object_id) for state in image.objects.destroyed() if state.since_ms + grace_ms <= now_ms)
+    states = (image.objects.get(object_id) for _, object_id in due[:limit])
+    return [state for state in states if state is not None]
+
+
+def objects_removed(image: MetadataImage, object_ids: Iterable[ObjectId]) -> list[Record]:
+    """Forget objects whose bytes are gone. What is unknown or not destroyed is skipped."""
+    states = (image.objects.get(object_id) for object_id in dict.fromkeys(object_ids))
+    return [ObjectRemoved(state.object_id) for state in states if state is not None and state.phase == ObjectPhase.DESTROYED]
+
+
+def _may_go(image: MetadataImage, state: ObjectState) -> bool:
+    return state.wal is None or image.nodes.wal_is_past(state.wal, state.wal_sequence)
+
+
+def _destroyed(object_ids: Iterable[ObjectId], now_ms: Millis, limit: int) -> list[Record]:
+    return [ObjectDestroyed(object_id, now_ms) for object_id in sorted(islice(object_ids, limit))]

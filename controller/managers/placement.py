@@ -1,0 +1,65 @@
+"""Which brokers are candidates for the partitions of a topic.
+
+Invariant: candidates of a partition are distinct; partition i begins at broker (start + i) mod n and goes on round. The start is taken from
+the number of partitions ever made, so that small topics, too, spread over all brokers. Any factor from 1 to 15 is accepted whatever the
+number of brokers, because durability comes from the store; there are just no more candidates than brokers.
+Source: Kafka `StripedReplicaPlacer`, without racks.
+"""
+
+from collections.abc import Collection, Sequence
+
+from controller.managers.result import Refused
+from controller.metadata.image import MetadataImage
+from controller.rpc.messages import Status
+from stream.ids import NodeId
+
+REPLICATION_FACTOR_MAX = 15
+REPLICATION_FACTOR_DEFAULT = 3
+
+
+class Placement:
+    """Candidates for the new partitions of one transaction. Brokers with a session; without any, all that are registered."""
+
+    def __init__(self, image: MetadataImage, live: Collection[NodeId]) -> None:
+        registered = sorted(node.node_id for node in image.nodes)
+        self._known = frozenset(registered)
+        self._live = frozenset(node.node_id for node in image.nodes if node.node_id in live and not node.fenced)
+        self._brokers: list[NodeId] = [node_id for node_id in registered if node_id in self._live] or registered
+        self._next = image.next_stream_id // 2
+
+    def candidates(self, count: int, factor: int) -> list[tuple[NodeId, ...]]:
+        """For `count` partitions. factor -1: three, or as many as there are brokers."""
+        if factor == -1:
+            factor = REPLICATION_FACTOR_DEFAULT
+        if not 1 <= factor <= REPLICATION_FACTOR_MAX:
+            detail = f"replication factor {factor} is not allowed: 1 to {REPLICATION_FACTOR_MAX}, or -1 for the default"
+            raise Refused(Status.INVALID_REPLICATION_FACTOR, detail)
+        brokers = self._brokers
+        if not brokers:
+            raise Refused(Status.INVALID_REPLICATION_FACTOR, "no broker is registered yet: start one and try again")
+        width = min(factor, len(brokers))
+        rows = [tuple(brokers[(self._next + row + nth) % len(brokers)] for nth in range(width)) for row in range(count)]
+        self._next += count
+        return rows
+
+    def check(self, assignment: Sequence[Sequence[NodeId]]) -> list[tuple[NodeId, ...]]:
+        """An assignment made by hand: as many candidates in each row, registered, distinct, one of them live."""
+        wanted = len(assignment[0]) if assignment else 0
+        for index, row in enumerate(assignment):
+            problem = self._problem(row, wanted)
+            if problem:
+                raise Refused(Status.INVALID_REPLICA_ASSIGNMENT, f"assignment number {index}, {list(row)}: {problem}")
+        return [tuple(row) for row in assignment]
+
+    def _problem(self, row: Sequence[NodeId], wanted: int) -> str:
+        if not 1 <= len(row) <= REPLICATION_FACTOR_MAX:
+            return f"1 to {REPLICATION_FACTOR_MAX} brokers are allowed"
+        if len(row) != wanted:
+            return f"all partitions must have {wanted} brokers"
+        if len(set(row)) != len(row):
+            return "a broker is in it twice"
+        if unknown := [node_id for node_id in row if node_id not in self._known]:
+            return f"brokers {unknown} are not registered"
+        if self._live and not self._live.intersection(row):
+            return "none of these brokers is alive"
+        return ""

@@ -1,0 +1,22 @@
+"""Blocks of producer ids for brokers. Invariant: no id is given out twice; the rest of a block is lost with its broker.
+
+Source: KRaft `ProducerIdControlManager`.
+"""
+
+from controller.managers.checks import check_node
+from controller.managers.result import Refused, Result
+from controller.metadata.image import MetadataImage
+from controller.metadata.records import ProducerIdsAllocated
+from controller.rpc.messages import AllocateProducerIds, ProducerIdBlock
+from stream.ports import WalIdentity
+
+BLOCK_IDS = 1_000
+
+
+def allocate_producer_ids(image: MetadataImage, request: AllocateProducerIds) -> Result[ProducerIdBlock]:
+    try:
+        check_node(image, WalIdentity(request.node_id, request.node_epoch))
+    except Refused as refused:
+        return refused.result()
+    first = image.next_producer_id
+    return Result([ProducerIdsAllocated(first + BLOCK_IDS)], value=ProducerIdBlock(first_producer_id=first, count=BLOCK_IDS))

@@ -1,0 +1,132 @@
+"""Failover: who recovers a dead broker's WAL, what it may commit, and who leads afterwards.
+
+Invariant: only the appointed recoverer commits for a dead writer, only to streams that are open in the dead writer's name, exactly from
+their committed ends on. The WAL ends in the transaction that closes the last of its streams and elects the last leader, so that nothing
+is forgotten if the recoverer dies too: the next one begins again and finds less to do.
+Source: AutoMQ `FailoverControlManager`, traps 13, 16, 17 of `reference/automq.md` section 12.
+"""
+
+from collections import Counter
+from collections.abc import Collection
+
+import msgspec
+
+from controller.managers.checks import check_count, check_node
+from controller.managers.commits import OBJECTS_MAX, RANGES_MAX
+from controller.managers.elections import ELECTIONS_PER_TRANSACTION_MAX, Elector
+from controller.managers.log_changes import LogChanges, check_object
+from controller.managers.result import Refused, Result
+from controller.metadata.image import MetadataImage
+from controller.metadata.nodes import WalState
+from controller.metadata.records import RangeEntry, Record, StreamClosed, WalEnded, WalRecord
+from controller.metadata.streams import StreamState
+from controller.metadata.topics import PartitionKey
+from controller.rpc.messages import CommitObject, CommitRecovered, Progress, Status
+from stream.ids import Millis, NodeId
+from stream.ports import WalIdentity
+
+
+def assign_recoveries(image: MetadataImage, live: Collection[NodeId]) -> list[Record]:
+    """Appoint a live broker for each WAL whose writer is dead and whose recoverer is not alive. Deterministic; fewest recoveries first."""
+    alive = {node.node_id: WalIdentity(node.node_id, node.node_epoch) for node in image.nodes if node.node_id in live and not node.fenced}
+    waiting = [wal for wal in image.nodes.running_wals() if not image.nodes.is_alive(wal.writer)]
+    load: Counter[NodeId] = Counter(wal.recoverer.node_id for wal in waiting if alive.get(wal.recoverer.node_id) == wal.recoverer)
+    records: list[Record] = []
+    for wal in sorted(waiting, key=_writer):
+        if not alive or alive.get(wal.recoverer.node_id) == wal.recoverer:
+            continue
+        chosen = min(alive, key=lambda node_id: (load[node_id], node_id))
+        load[chosen] += 1
+        recoverer = alive[chosen]
+        records.append(WalRecord(wal.writer.node_id, wal.writer.node_epoch, wal.committed, recoverer.node_id, recoverer.node_epoch))
+    return records
+
+
+def commit_recovered(image: MetadataImage, request: CommitRecovered, now_ms: Millis, *, live: Collection[NodeId]) -> Result[Progress]:
+    """Name slots of the dead WAL as objects; with `done`, close streams and elect, some thousand each time until nothing remains.
+
+    Refuses with WAL_NOT_RECOVERABLE (the caller is not the recoverer, or the WAL ended otherwise), OFFSET_NOT_MATCHED (a slot is missing
+    before these), NODE_* and INVALID_REQUEST. Ranges that are committed, trimmed, or of streams that the writer had closed are skipped.
+    """
+    failed = WalIdentity(request.failed_node_id, request.failed_node_epoch)
+    try:
+        check_node(image, WalIdentity(request.node_id, request.node_epoch))
+        wal = image.nodes.wal(failed)
+        if wal is not None and wal.ended and request.done and wal.end == request.end:
+            return Result(value=Progress(remaining=0))
+        _check_recoverer(image, wal, request)
+        changes = LogChanges(image, now_ms)
+        for item in request.objects:
+            check_object(item)
+            changes.commit_in_place(item, failed, _clipped(changes, item, failed))
+    except Refused as refused:
+        return refused.result()
+    if not request.done:
+        return Result(changes.records, value=Progress(remaining=0))
+    remaining = _hand_over(changes, failed, Elector(image, {*live, request.node_id}))
+    if not remaining:
+        changes.records.append(WalEnded(failed.node_id, failed.node_epoch, request.end))
+    return Result(changes.records, value=Progress(remaining=remaining))
+
+
+def _check_recoverer(image: MetadataImage, wal: WalState | None, request: CommitRecovered) -> None:
+    check_count("objects", len(request.objects), OBJECTS_MAX)
+    check_count("ranges", sum(len(item.ranges) for item in request.objects), RANGES_MAX)
+    name = f"the WAL of node {request.failed_node_id} epoch {request.failed_node_epoch}"
+    if wal is None or wal.ended:
+        raise Refused(Status.WAL_NOT_RECOVERABLE, f"{name} does not exist or has ended: there is nothing to recover")
+    if image.nodes.is_alive(wal.writer) or wal.recoverer != WalIdentity(request.node_id, request.node_epoch):
+        raise Refused(Status.WAL_NOT_RECOVERABLE, f"{name} is not for node {request.node_id} epoch {request.node_epoch} to recover")
+    if request.end < wal.committed and request.done:
+        raise Refused(Status.OFFSET_NOT_MATCHED, f"{name} can not end at slot {request.end}, below its committed slot {wal.committed}")
+
+
+def _clipped(changes: LogChanges, item: CommitObject, failed: WalIdentity) -> list[RangeEntry]:
+    """The parts of one slot that are the dead writer's to commit and not committed yet."""
+    ranges: list[RangeEntry] = []
+    for part in item.ranges:
+        stream = changes.image.streams.get(part.stream_id)
+        if stream is None or not stream.opened or stream.owner != failed or changes.holds(part):
+            continue
+        clipped = _from(part, changes.end_of(stream)) if part.start_offset < changes.end_of(stream) else part
+        changes.append(stream, clipped)
+        ranges.append(clipped)
+    return ranges
+
+
+def _from(part: RangeEntry, start: int) -> RangeEntry:
+    """The range without what lies below `start`. Counts can not be known without the object: in proportion, never zero."""
+    share = (part.end_offset - start) / (part.end_offset - part.start_offset)
+    return msgspec.structs.replace(
+        part, start_offset=start, record_count=max(1, round(part.record_count * share)), size_bytes=max(1, round(part.size_bytes * share))
+    )
+
+
+def _hand_over(changes: LogChanges, failed: WalIdentity, elector: Elector) -> int:
+    """Close streams of the dead writer and elect new leaders for what it led, within the limit. -> how many partitions remain.
+
+    A stream may be open in the name of an incarnation that does not lead its partition any more: its partition counts as well.
+    """
+    image = changes.image
+    streams: dict[PartitionKey, list[StreamState]] = {key: [] for key in image.topics.led_by(failed)}
+    for stream_id in image.streams.opened_by(failed):
+        stream = image.streams.get(stream_id)
+        if stream is not None:
+            streams.setdefault(PartitionKey(stream.topic_id, stream.partition), []).append(stream)
+    keys = sorted(streams)
+    for key in keys[:ELECTIONS_PER_TRANSACTION_MAX]:
+        for stream in sorted(streams[key], key=_stream_id):
+            end = max(changes.end_of(stream), stream.start_offset)
+            changes.records.append(StreamClosed(stream.stream_id, stream.epoch, end))
+        partition = image.topics.partition(key)
+        if partition is not None and WalIdentity(partition.leader, partition.leader_node_epoch) == failed:
+            changes.records.append(elector.elect(partition))
+    return max(len(keys) - ELECTIONS_PER_TRANSACTION_MAX, 0)
+
+
+def _writer(wal: WalState) -> tuple[int, int]:
+    return wal.writer.node_id, wal.writer.node_epoch
+
+
+def _stream_id(stream: StreamState) -> int:
+    return stream.stream_id

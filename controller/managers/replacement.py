@@ -1,0 +1,69 @@
+"""Compaction: exchange some entries of a stream's log for others that hold exactly the same offsets.
+
+Invariant: a replacement never moves a stream's end, never opens a gap, and takes out only entries that are still in the index. Measured
+above the stream's start, because trimming may have passed the sources meanwhile. Source: traps 20 and 23 of `reference/automq.md`.
+"""
+
+from collections.abc import Iterable, Sequence
+from typing import NamedTuple
+
+from controller.managers.checks import check_owner
+from controller.managers.result import Refused
+from controller.metadata.image import MetadataImage
+from controller.metadata.records import RangeEntry, RangesReplaced
+from controller.metadata.streams import StreamState
+from controller.rpc.messages import ReplacedItem, Status
+from stream.ids import ObjectId, Offset
+from stream.ports import WalIdentity
+
+
+class NewRange(NamedTuple):
+    object_id: ObjectId
+    part: RangeEntry
+
+
+def replace_ranges(image: MetadataImage, me: WalIdentity, sources: Sequence[ReplacedItem], new: Sequence[NewRange]) -> list[RangesReplaced]:
+    """Records that exchange `sources` for `new`, all of one stream. None if the stream is gone or all of them are trimmed."""
+    stream = image.streams.get(sources[0].stream_id)
+    if stream is None:
+        return []
+    check_owner(stream, me)
+    living = [source for source in sources if source.end_offset > stream.start_offset]
+    for source in living:
+        _check_source(stream, source)
+    old_cover = _cover(stream, [(source.start_offset, source.end_offset) for source in living])
+    replacing = [item for item in new if item.part.end_offset > stream.start_offset]
+    new_cover = _cover(stream, [(item.part.start_offset, item.part.end_offset) for item in replacing])
+    if old_cover != new_cover:
+        detail = f"stream {stream.stream_id}: the new objects hold {new_cover}, the replaced ones {old_cover}; they must be equal"
+        raise Refused(Status.COMPACTED_OBJECTS_NOT_FOUND, detail)
+    removed = tuple(source.object_id for source in living)
+    return [
+        RangesReplaced(stream.stream_id, removed if index == 0 else (), item.object_id, item.part) for index, item in enumerate(replacing)
+    ]
+
+
+def _check_source(stream: StreamState, source: ReplacedItem) -> None:
+    entry = stream.find(source.start_offset, source.end_offset, 1)
+    found = entry[0] if entry else None
+    if found is None or (found.object_id, found.start_offset, found.end_offset) != (
+        source.object_id,
+        source.start_offset,
+        source.end_offset,
+    ):
+        detail = f"stream {stream.stream_id}: object {source.object_id} does not hold [{source.start_offset}, {source.end_offset}) any more"
+        raise Refused(Status.COMPACTED_OBJECTS_NOT_FOUND, detail)
+
+
+def _cover(stream: StreamState, ranges: Iterable[tuple[Offset, Offset]]) -> tuple[Offset, Offset] | None:
+    """The one stretch above the stream's start that the ranges hold; refuses holes and overlaps. None for no ranges."""
+    start: Offset | None = None
+    end: Offset | None = None
+    for low, high in sorted(ranges):
+        if end is None:
+            start = max(low, stream.start_offset)
+        elif low != end:
+            detail = f"stream {stream.stream_id}: replaced or new ranges have a hole or overlap at {end}..{low}"
+            raise Refused(Status.COMPACTED_OBJECTS_NOT_FOUND, detail)
+        end = high
+    return None if start is None or end is None else (start, end)

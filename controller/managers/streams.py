@@ -1,0 +1,87 @@
+"""Open and trim streams. (They are created and removed with their topics, and closed by commits.)
+
+Invariant: a stream is open by at most one incarnation, and only by the leader of its partition with the partition's leader epoch.
+Source: AutoMQ `StreamControlManager#openStream`, `#trimStream`, without its historical WAL responsibilities.
+"""
+
+from controller.managers.checks import check_count, check_epoch, check_node, check_owner, check_stream
+from controller.managers.result import Refused, Result
+from controller.metadata.image import MetadataImage
+from controller.metadata.records import Record, StreamOpened, StreamTrimmed
+from controller.metadata.streams import StreamState
+from controller.metadata.topics import PartitionKey, leader_of
+from controller.rpc.messages import OpenedStreamItem, OpenStreamItem, OpenStreams, Status, StreamsOpened, TrimStream
+from stream.ids import StreamId
+from stream.ports import WalIdentity
+
+OPENS_MAX = 2_000
+
+
+def open_streams(image: MetadataImage, request: OpenStreams) -> Result[StreamsOpened]:
+    """Each on its own: a bad one does not fail the others. Open already by the same owner with the same epoch: success, no record."""
+    me = WalIdentity(request.node_id, request.node_epoch)
+    try:
+        check_node(image, me)
+        check_count("streams", len(request.items), OPENS_MAX)
+    except Refused as refused:
+        return refused.result()
+    records: list[Record] = []
+    items: list[OpenedStreamItem] = []
+    seen: set[StreamId] = set()
+    for item in request.items:
+        try:
+            if item.stream_id in seen:
+                raise Refused(Status.DUPLICATE_IN_REQUEST, f"stream {item.stream_id} is in the request twice")
+            seen.add(item.stream_id)
+            stream = _openable(image, me, item)
+        except Refused as refused:
+            items.append(OpenedStreamItem(status=refused.status, detail=refused.detail))
+            continue
+        if not stream.opened:
+            records.append(StreamOpened(item.stream_id, item.epoch, me.node_id, me.node_epoch))
+        items.append(OpenedStreamItem(start_offset=stream.start_offset, end_offset=stream.next_offset))
+    return Result(records, value=StreamsOpened(items=items))
+
+
+def trim_stream(image: MetadataImage, request: TrimStream) -> Result[None]:
+    """New start offset; may be ahead of the committed end (data still in the WAL). The same again: success without records."""
+    me = WalIdentity(request.node_id, request.node_epoch)
+    try:
+        check_node(image, me)
+        stream = check_stream(image, request.stream_id)
+        check_epoch(stream, request.epoch)
+        check_owner(stream, me)
+        if request.start_offset < stream.start_offset:
+            detail = f"stream {stream.stream_id} starts at {stream.start_offset}; it can not start at {request.start_offset} again"
+            raise Refused(Status.OFFSET_NOT_MATCHED, detail)
+    except Refused as refused:
+        return refused.result()
+    if request.start_offset == stream.start_offset:
+        return Result()
+    return Result([StreamTrimmed(request.stream_id, request.start_offset)])
+
+
+def _openable(image: MetadataImage, me: WalIdentity, item: OpenStreamItem) -> StreamState:
+    stream = check_stream(image, item.stream_id)
+    if stream.epoch > item.epoch:
+        raise Refused(Status.STREAM_FENCED, f"stream {stream.stream_id} was opened with epoch {stream.epoch}, newer than {item.epoch}")
+    if stream.epoch == item.epoch and stream.owner != me:
+        owner = f"node {stream.node_id} epoch {stream.node_epoch}"
+        raise Refused(Status.STREAM_FENCED, f"stream {stream.stream_id} was opened with epoch {stream.epoch} by {owner}")
+    _check_leader(image, stream, me, item)
+    if stream.opened and stream.epoch < item.epoch:
+        owner = f"node {stream.node_id} epoch {stream.node_epoch}"
+        raise Refused(Status.STREAM_NOT_CLOSED, f"stream {stream.stream_id} is still open by {owner} with epoch {stream.epoch}")
+    return stream
+
+
+def _check_leader(image: MetadataImage, stream: StreamState, me: WalIdentity, item: OpenStreamItem) -> None:
+    """The partition record decides who may open, so a late request of a former leader can not steal the stream."""
+    partition = image.topics.partition(PartitionKey(stream.topic_id, stream.partition))
+    if partition is None:
+        raise Refused(Status.STREAM_NOT_EXIST, f"the partition of stream {stream.stream_id} does not exist")
+    if leader_of(partition) != me or partition.leader_epoch != item.epoch:
+        leader = f"node {partition.leader} epoch {partition.leader_node_epoch}, leader epoch {partition.leader_epoch}"
+        raise Refused(
+            Status.STREAM_FENCED, f"stream {stream.stream_id} belongs to a partition led by {leader}; the request has {item.epoch}"
+        )

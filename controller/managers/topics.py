@@ -1,0 +1,213 @@
+"""Create and delete topics, add partitions.
+
+Invariant: each partition is made with its two streams and, if any broker is live, with its leader, in one transaction; deletion takes all
+of that away in one. Each topic of a request stands on its own. Source: KRaft `ReplicationControlManager`, `reference/protocol.md` section 3.
+"""
+
+import re
+from collections import Counter
+from collections.abc import Callable, Collection
+from dataclasses import dataclass
+from uuid import UUID
+
+from controller.managers.elections import Elector
+from controller.managers.placement import REPLICATION_FACTOR_MAX, Placement
+from controller.managers.result import Refused, Result
+from controller.metadata import topic_configs
+from controller.metadata.configs import TOPIC_RESOURCE
+from controller.metadata.image import MetadataImage
+from controller.metadata.records import (
+    ConfigRecord,
+    PartitionRecord,
+    Record,
+    StreamCreated,
+    StreamRemoved,
+    TopicRecord,
+    TopicRemoved,
+)
+from controller.metadata.topics import TopicState
+from controller.rpc.messages import (
+    CreatedTopic,
+    CreatePartitions,
+    CreateTopics,
+    DeleteTopics,
+    ItemResult,
+    ItemResults,
+    NewPartitions,
+    NewTopic,
+    Status,
+    TopicsCreated,
+)
+from stream.ids import NodeId, StreamEpoch, StreamId
+
+PARTITIONS_PER_REQUEST_MAX = 10_000
+PARTITIONS_PER_TOPIC_MAX = 10_000
+_NAME = re.compile(r"[a-zA-Z0-9._-]{1,249}")
+
+
+@dataclass(frozen=True, slots=True)
+class TopicDefaults:
+    """For -1 in requests. replication_factor -1: three, or as many as there are brokers."""
+
+    partitions: int = 1
+    replication_factor: int = -1
+
+
+class _Maker:
+    """Makes partitions of one transaction: hands out stream ids, candidates and leaders."""
+
+    def __init__(self, image: MetadataImage, live: Collection[NodeId]) -> None:
+        self.records: list[Record] = []
+        self.placement = Placement(image, live)
+        self.partition_count = 0
+        self._elector = Elector(image, live)
+        self._next_stream_id = image.next_stream_id
+
+    def reserve(self, count: int) -> None:
+        if self.partition_count + count > PARTITIONS_PER_REQUEST_MAX:
+            detail = f"more than {PARTITIONS_PER_REQUEST_MAX} partitions in one request: make several requests"
+            raise Refused(Status.INVALID_PARTITIONS, detail)
+        self.partition_count += count
+
+    def add(self, topic_id: UUID, partition: int, replicas: tuple[NodeId, ...]) -> None:
+        leader = self._elector.choose(replicas)
+        meta, data = self._next_stream_id, StreamId(self._next_stream_id + 1)
+        self._next_stream_id = StreamId(data + 1)
+        self.records += [
+            PartitionRecord(topic_id, partition, replicas, leader.node_id, leader.node_epoch, StreamEpoch(0), meta, data),
+            StreamCreated(meta, topic_id, partition, "meta"),
+            StreamCreated(data, topic_id, partition, "data"),
+        ]
+
+
+def create_topics(
+    image: MetadataImage,
+    request: CreateTopics,
+    *,
+    new_uuid: Callable[[], UUID],
+    live: Collection[NodeId],
+    defaults: TopicDefaults,
+) -> Result[TopicsCreated]:
+    """Answers for each topic in the order of the request; validate_only makes no records."""
+    maker = _Maker(image, live)
+    counts = Counter(topic.name for topic in request.topics)
+    created: list[CreatedTopic] = []
+    for topic in request.topics:
+        try:
+            if counts[topic.name] > 1:
+                raise Refused(Status.DUPLICATE_IN_REQUEST, f"topic {topic.name!r} is in the request {counts[topic.name]} times")
+            created.append(_create(image, topic, maker, new_uuid, defaults))
+        except Refused as refused:
+            created.append(CreatedTopic(name=topic.name, status=refused.status, detail=refused.detail))
+    return Result([] if request.validate_only else maker.records, value=TopicsCreated(topics=created))
+
+
+def create_partitions(image: MetadataImage, request: CreatePartitions, *, live: Collection[NodeId]) -> Result[ItemResults]:
+    """Adds partitions behind the last; a topic never gets fewer."""
+    maker = _Maker(image, live)
+    counts = Counter(topic.name for topic in request.topics)
+    items: list[ItemResult] = []
+    for topic in request.topics:
+        try:
+            if counts[topic.name] > 1:
+                raise Refused(Status.DUPLICATE_IN_REQUEST, f"topic {topic.name!r} is in the request {counts[topic.name]} times")
+            _grow(image, topic, maker)
+            items.append(ItemResult())
+        except Refused as refused:
+            items.append(ItemResult(status=refused.status, detail=refused.detail))
+    return Result([] if request.validate_only else maker.records, value=ItemResults(items=items))
+
+
+def delete_topics(image: MetadataImage, request: DeleteTopics) -> Result[ItemResults]:
+    """Topics with all their streams. Owners find their streams gone; objects follow when nothing refers to them any more.
+
+    At most `PARTITIONS_PER_REQUEST_MAX` partitions at a time: topics beyond that get CONTROLLER_BUSY and are deleted by the next request.
+    """
+    records: list[Record] = []
+    items: list[ItemResult] = []
+    seen: set[UUID] = set()
+    partition_count = 0
+    for topic_id in request.topic_ids:
+        topic = image.topics.by_id(topic_id)
+        if topic is None:
+            items.append(ItemResult(status=Status.UNKNOWN_TOPIC, detail=f"no topic has the id {topic_id}"))
+        elif topic_id in seen:
+            items.append(ItemResult(status=Status.DUPLICATE_IN_REQUEST, detail=f"topic {topic.name!r} is in the request twice"))
+        elif partition_count and partition_count + len(topic.partitions) > PARTITIONS_PER_REQUEST_MAX:
+            detail = f"more than {PARTITIONS_PER_REQUEST_MAX} partitions in one request: delete {topic.name!r} with the next one"
+            items.append(ItemResult(status=Status.CONTROLLER_BUSY, detail=detail))
+        else:
+            seen.add(topic_id)
+            partition_count += len(topic.partitions)
+            records += _removal(topic)
+            items.append(ItemResult())
+    return Result(records, value=ItemResults(items=items))
+
+
+def _create(image: MetadataImage, topic: NewTopic, maker: _Maker, new_uuid: Callable[[], UUID], defaults: TopicDefaults) -> CreatedTopic:
+    check_topic_name(topic.name)
+    if image.topics.by_name(topic.name) is not None:
+        raise Refused(Status.TOPIC_EXISTS, f"topic {topic.name!r} exists")
+    configs = {name: value for name, value in topic.configs.items() if value is not None}
+    for name, value in configs.items():
+        if problem := topic_configs.problem(name, value):
+            raise Refused(Status.INVALID_CONFIG, problem)
+    rows = _rows(topic, maker, defaults)
+    topic_id = new_uuid()
+    maker.records.append(TopicRecord(topic_id, topic.name))
+    maker.records += [ConfigRecord(TOPIC_RESOURCE, topic.name, name, value) for name, value in configs.items()]
+    for partition, replicas in enumerate(rows):
+        maker.add(topic_id, partition, replicas)
+    return CreatedTopic(name=topic.name, topic_id=topic_id, partitions=len(rows), replication_factor=len(rows[0]))
+
+
+def check_topic_name(name: str) -> None:
+    if name in {".", ".."} or _NAME.fullmatch(name) is None:
+        detail = f"topic name {name[:260]!r} is not allowed: 1 to 249 of a-z, A-Z, 0-9, '.', '_' and '-', and neither '.' nor '..'"
+        raise Refused(Status.INVALID_TOPIC_NAME, detail)
+
+
+def _rows(topic: NewTopic, maker: _Maker, defaults: TopicDefaults) -> list[tuple[NodeId, ...]]:
+    if topic.assignment is not None:
+        if topic.partitions != -1 or topic.replication_factor != -1:
+            detail = "with an assignment made by hand, partitions and replication factor must be -1"
+            raise Refused(Status.INVALID_REQUEST, detail)
+        if not 1 <= len(topic.assignment) <= PARTITIONS_PER_TOPIC_MAX:
+            raise Refused(Status.INVALID_PARTITIONS, f"1 to {PARTITIONS_PER_TOPIC_MAX} partitions are allowed")
+        rows = maker.placement.check(topic.assignment)
+        maker.reserve(len(rows))
+        return rows
+    count = defaults.partitions if topic.partitions == -1 else topic.partitions
+    if not 1 <= count <= PARTITIONS_PER_TOPIC_MAX:
+        detail = f"{topic.partitions} partitions are not allowed: 1 to {PARTITIONS_PER_TOPIC_MAX}, or -1 for the default"
+        raise Refused(Status.INVALID_PARTITIONS, detail)
+    maker.reserve(count)
+    factor = defaults.replication_factor if topic.replication_factor == -1 else topic.replication_factor
+    return maker.placement.candidates(count, factor)
+
+
+def _grow(image: MetadataImage, request: NewPartitions, maker: _Maker) -> None:
+    topic = image.topics.by_name(request.name)
+    if topic is None:
+        raise Refused(Status.UNKNOWN_TOPIC, f"there is no topic {request.name!r}")
+    present = len(topic.partitions)
+    added = request.total - present
+    if added <= 0 or request.total > PARTITIONS_PER_TOPIC_MAX:
+        detail = f"topic {request.name!r} has {present} partitions; the new total must be higher, and at most {PARTITIONS_PER_TOPIC_MAX}"
+        raise Refused(Status.INVALID_PARTITIONS, detail)
+    width = len(topic.partitions[0].replicas)
+    if request.assignment is None:
+        rows = maker.placement.candidates(added, min(width, REPLICATION_FACTOR_MAX))
+    elif len(request.assignment) != added:
+        detail = f"{added} partitions are added, the assignment is for {len(request.assignment)}"
+        raise Refused(Status.INVALID_REPLICA_ASSIGNMENT, detail)
+    else:
+        rows = maker.placement.check(request.assignment)
+    maker.reserve(added)
+    for index, replicas in enumerate(rows):
+        maker.add(topic.topic_id, present + index, replicas)
+
+
+def _removal(topic: TopicState) -> list[Record]:
+    streams = [stream_id for partition in topic.partitions for stream_id in (partition.meta_stream_id, partition.data_stream_id)]
+    return [*(StreamRemoved(stream_id) for stream_id in streams), TopicRemoved(topic.topic_id)]

@@ -1,0 +1,195 @@
+"""The configs a topic can have: Kafka's names, types and defaults, and what each one means here.
+
+Invariant: a value that `problem` accepts can be read back by `long_value`, `list_value` or `bool_value`. Names and defaults are Kafka 4's,
+so that tools find what they expect; the doc says where the effect differs. Source: Kafka `TopicConfig`, `LogConfig`.
+"""
+
+import difflib
+from collections.abc import Mapping
+from dataclasses import dataclass
+from enum import IntEnum
+
+INT32_MAX = (1 << 31) - 1
+INT64_MAX = (1 << 63) - 1
+VALUE_CHARS_MAX = 4_096
+_HOUR_MS = 3_600_000
+
+
+class ConfigType(IntEnum):
+    """As `config_type` of DescribeConfigs v3."""
+
+    BOOLEAN = 1
+    STRING = 2
+    INT = 3
+    LONG = 5
+    DOUBLE = 6
+    LIST = 7
+
+
+@dataclass(frozen=True, slots=True)
+class TopicConfig:
+    """low, high: limits of numbers, both allowed. choices: what a string, or each item of a list, may be; empty for anything."""
+
+    name: str
+    type: ConfigType
+    default: str
+    doc: str
+    low: float = 0
+    high: float = INT64_MAX
+    choices: tuple[str, ...] = ()
+
+    def problem(self, value: str) -> str:
+        """Why the value can not be used, with what is allowed; empty if it can."""
+        if len(value) > VALUE_CHARS_MAX:
+            return f"config {self.name}: the value has more than {VALUE_CHARS_MAX} characters"
+        if self._accepts(value):
+            return ""
+        return f"config {self.name}={value!r} is not valid: {self.allowed}"
+
+    @property
+    def allowed(self) -> str:
+        match self.type:
+            case ConfigType.BOOLEAN:
+                return "true or false"
+            case ConfigType.INT | ConfigType.LONG | ConfigType.DOUBLE:
+                return f"a number from {self.low} to {self.high}"
+            case ConfigType.LIST if self.choices:
+                return f"one or more of {', '.join(self.choices)}, separated by commas"
+            case ConfigType.STRING if self.choices:
+                return f"one of {', '.join(self.choices)}"
+            case _:
+                return "any text"
+
+    def _accepts(self, value: str) -> bool:
+        match self.type:
+            case ConfigType.BOOLEAN:
+                return value.lower() in {"true", "false"}
+            case ConfigType.INT | ConfigType.LONG | ConfigType.DOUBLE:
+                number = _number(value, self.type)
+                return number is not None and self.low <= number <= self.high
+            case ConfigType.LIST if self.choices:
+                items = split_list(value)
+                return bool(items) and len(set(items)) == len(items) and all(item in self.choices for item in items)
+            case _:
+                return not self.choices or value in self.choices
+
+
+def _number(value: str, kind: ConfigType) -> float | int | None:
+    try:
+        return float(value) if kind == ConfigType.DOUBLE else int(value)
+    except ValueError:
+        return None
+
+
+def split_list(value: str) -> list[str]:
+    return [item.strip() for item in value.split(",") if item.strip()]
+
+
+def _long(name: str, default: int, doc: str, *, low: int = 0, high: int = INT64_MAX) -> TopicConfig:
+    return TopicConfig(name, ConfigType.LONG, str(default), doc, low, high)
+
+
+def _int(name: str, default: int, doc: str, *, low: int = 0, high: int = INT32_MAX) -> TopicConfig:
+    return TopicConfig(name, ConfigType.INT, str(default), doc, low, high)
+
+
+def _bool(name: str, doc: str) -> TopicConfig:
+    return TopicConfig(name, ConfigType.BOOLEAN, "false", doc)
+
+
+def _string(name: str, default: str, doc: str, *choices: str) -> TopicConfig:
+    return TopicConfig(name, ConfigType.STRING, default, doc, choices=choices)
+
+
+def _list(name: str, default: str, doc: str, *choices: str) -> TopicConfig:
+    return TopicConfig(name, ConfigType.LIST, default, doc, choices=choices)
+
+
+_KEPT = "Kept for tools; without effect, because "
+
+_ALL = (
+    _list("cleanup.policy", "delete", "What happens to old records: deleted by retention, compacted by key, or both.", "compact", "delete"),
+    _string(
+        "compression.type",
+        "producer",
+        "Codec of stored batches. Batches are stored as producers send them; only 'producer' has an effect.",
+        "uncompressed",
+        "zstd",
+        "lz4",
+        "snappy",
+        "gzip",
+        "producer",
+    ),
+    _int("compression.gzip.level", -1, f"{_KEPT}batches are never compressed again.", low=-1, high=9),
+    _int("compression.lz4.level", 9, f"{_KEPT}batches are never compressed again.", low=1, high=17),
+    _int("compression.zstd.level", 3, f"{_KEPT}batches are never compressed again.", low=-131_072, high=22),
+    _long("delete.retention.ms", 86_400_000, "How long compaction keeps tombstones."),
+    _long("file.delete.delay.ms", 60_000, f"{_KEPT}objects have one read grace for the whole cluster."),
+    _long("flush.messages", INT64_MAX, f"{_KEPT}every acknowledged record is in the object store.", low=1),
+    _long("flush.ms", INT64_MAX, f"{_KEPT}every acknowledged record is in the object store."),
+    _list("follower.replication.throttled.replicas", "", f"{_KEPT}no data move between brokers."),
+    _int("index.interval.bytes", 4_096, f"{_KEPT}objects carry one index entry for each block."),
+    _list("leader.replication.throttled.replicas", "", f"{_KEPT}no data move between brokers."),
+    _long("local.retention.bytes", -2, f"{_KEPT}brokers keep no local data.", low=-2),
+    _long("local.retention.ms", -2, f"{_KEPT}brokers keep no local data.", low=-2),
+    _long("max.compaction.lag.ms", INT64_MAX, "After this time a record is compacted, however clean the log is.", low=1),
+    _int("max.message.bytes", 1_048_588, "Largest record batch accepted, as it comes (compressed)."),
+    _long(
+        "message.timestamp.after.max.ms", _HOUR_MS, "How far a record's timestamp may lie ahead of the broker's clock (CreateTime only)."
+    ),
+    _long(
+        "message.timestamp.before.max.ms", INT64_MAX, "How far a record's timestamp may lie behind the broker's clock (CreateTime only)."
+    ),
+    _string(
+        "message.timestamp.type",
+        "CreateTime",
+        "Whose clock timestamps records: the producer's or the broker's.",
+        "CreateTime",
+        "LogAppendTime",
+    ),
+    TopicConfig("min.cleanable.dirty.ratio", ConfigType.DOUBLE, "0.5", "Share of uncompacted bytes from which a log is compacted.", 0, 1),
+    _long("min.compaction.lag.ms", 0, "Younger records are not compacted."),
+    _int("min.insync.replicas", 1, f"{_KEPT}durability comes from the object store, not from replicas.", low=1),
+    _bool("preallocate", f"{_KEPT}there are no files."),
+    _bool("remote.storage.enable", f"{_KEPT}all data are remote."),
+    _long("retention.bytes", -1, "Size of a partition above which its oldest records are deleted; -1 for no limit.", low=-1),
+    _long("retention.ms", 604_800_000, "Age at which records are deleted; -1 for never.", low=-1),
+    _int("segment.bytes", 1_073_741_824, "Size of a logical segment: retention and compaction work on whole ones.", low=1_048_576),
+    _int("segment.index.bytes", 10_485_760, f"{_KEPT}there are no index files.", low=4),
+    _long("segment.jitter.ms", 0, f"{_KEPT}segments are logical and cost no flush."),
+    _long("segment.ms", 604_800_000, "Age at which a logical segment is closed.", low=1),
+    _bool("unclean.leader.election.enable", f"{_KEPT}a new leader has every acknowledged record."),
+)
+
+TOPIC_CONFIGS: Mapping[str, TopicConfig] = {config.name: config for config in _ALL}
+
+
+def problem(name: str, value: str) -> str:
+    """Why a topic can not have this config; empty if it can. Unknown names come with the nearest known one."""
+    config = TOPIC_CONFIGS.get(name)
+    if config is not None:
+        return config.problem(value)
+    near = difflib.get_close_matches(name[:100], TOPIC_CONFIGS, n=1)
+    hint = f"did you mean {near[0]}?" if near else "DescribeConfigs of a topic lists all there are"
+    return f"there is no topic config {name[:100]!r}: {hint}"
+
+
+def text_value(values: Mapping[str, str], name: str) -> str:
+    """The effective value: what is set, else the default. Raises KeyError for a name that does not exist."""
+    return values.get(name, TOPIC_CONFIGS[name].default)
+
+
+def long_value(values: Mapping[str, str], name: str) -> int:
+    return int(text_value(values, name))
+
+
+def double_value(values: Mapping[str, str], name: str) -> float:
+    return float(text_value(values, name))
+
+
+def bool_value(values: Mapping[str, str], name: str) -> bool:
+    return text_value(values, name).lower() == "true"
+
+
+def list_value(values: Mapping[str, str], name: str) -> list[str]:
+    return split_list(text_value(values, name))
