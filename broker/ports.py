@@ -7,14 +7,13 @@ Must not: import a handler, the server, or `broker.node`.
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Protocol, TypeAlias
-from uuid import UUID
 
 from broker.config import BrokerConfig
-from stream.ids import Millis, NodeEpoch, NodeId, Offset, StreamEpoch
+from stream.ids import Millis, NodeEpoch, NodeId
 
 if TYPE_CHECKING:
-    from broker.errors import ErrorCode
     from broker.groups.coordinator import GroupCoordinator
+    from broker.partition.manager import PartitionManager
     from controller.metadata.image import MetadataImage
     from controller.rpc.client import ControllerClient
     from controller.rpc.follower import MetadataFollower
@@ -72,61 +71,8 @@ class RequestContext:
     """`loop.time()` when the frame was complete."""
 
 
-class Partition(Protocol):
-    """An open partition of which this broker is the leader. Offsets are Kafka offsets."""
-
-    @property
-    def topic_id(self) -> UUID: ...
-
-    @property
-    def topic_name(self) -> str: ...
-
-    @property
-    def index(self) -> int: ...
-
-    @property
-    def leader_epoch(self) -> StreamEpoch: ...
-
-    @property
-    def log_start_offset(self) -> Offset: ...
-
-    @property
-    def high_watermark(self) -> Offset:
-        """End of what is durable: the confirmed offset."""
-        ...
-
-    @property
-    def log_end_offset(self) -> Offset:
-        """End of what was appended."""
-        ...
-
-
 LeaderChangeListener: TypeAlias = Callable[[str, int, bool], None]
 """(topic name, partition, opened): False when this broker stops leading it. Called on the loop, must not block."""
-
-
-class PartitionManager(Protocol):
-    """Keeps the open partitions level with the image: what the image says this (node, epoch) leads gets opened, the rest closed."""
-
-    def get(self, topic_name: str, index: int) -> "Partition | ErrorCode":
-        """UNKNOWN_TOPIC_OR_PARTITION, NOT_LEADER_OR_FOLLOWER, or LEADER_NOT_AVAILABLE-like while opening."""
-        ...
-
-    def get_by_id(self, topic_id: UUID, index: int) -> "Partition | ErrorCode": ...
-
-    async def wait_open(self, topic_name: str, index: int, deadline: float) -> "Partition | ErrorCode":
-        """Wait (until `deadline` on `loop.time()`) for a partition that this broker leads but has not opened yet."""
-        ...
-
-    def add_leader_change_listener(self, listener: LeaderChangeListener) -> None: ...
-
-    async def start(self) -> None:
-        """Begin to follow the image."""
-        ...
-
-    async def close(self) -> None:
-        """Graceful: stop accepting, close every partition (commit in place) in few RPCs. Bounded by the caller's deadline."""
-        ...
 
 
 class Node(Protocol):
@@ -159,7 +105,7 @@ class Node(Protocol):
     def storage(self) -> "Storage": ...
 
     @property
-    def partitions(self) -> PartitionManager: ...
+    def partitions(self) -> "PartitionManager": ...
 
     @property
     def groups(self) -> "GroupCoordinator": ...

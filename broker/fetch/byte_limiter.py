@@ -1,0 +1,41 @@
+"""How many bytes of cold reads a broker has under way, over all connections: a hundred lagging consumers must not fill its memory.
+
+Invariant: what is granted never exceeds the limit, except for one reader that alone asks for more. Granted in the order of asking.
+"""
+
+import asyncio
+from collections import deque
+from collections.abc import AsyncGenerator
+from contextlib import asynccontextmanager
+
+
+class ByteLimiter:
+    def __init__(self, limit_bytes: int) -> None:
+        self._limit_bytes = limit_bytes
+        self._granted_bytes = 0
+        self._queue: deque[tuple[int, asyncio.Future[None]]] = deque()
+
+    @asynccontextmanager
+    async def hold(self, size_bytes: int) -> AsyncGenerator[None]:
+        """Wait until so many bytes are free; no time limit here, the caller has one."""
+        wanted = min(size_bytes, self._limit_bytes)
+        turn: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        self._queue.append((wanted, turn))
+        self._grant()
+        try:
+            await turn
+            yield
+        finally:
+            if turn.done() and not turn.cancelled():
+                self._granted_bytes -= wanted
+            self._grant()
+
+    def _grant(self) -> None:
+        while self._queue:
+            wanted, turn = self._queue[0]
+            if not turn.cancelled():
+                if self._granted_bytes + wanted > self._limit_bytes:
+                    return
+                self._granted_bytes += wanted
+                turn.set_result(None)
+            self._queue.popleft()

@@ -1,0 +1,253 @@
+"""Fetch: the hot path of reading. What the log cache holds is answered at once without a task; the rest waits or reads in one.
+
+Invariants: nothing at or above the high watermark is ever returned; an answer comes as soon as min_bytes are there or any partition has an
+error, else at max_wait, never in between; the first partition that has anything gives at least one whole batch (KIP-74), everything else
+stays within the limits. Nobody polls: parked fetches are woken by high watermarks.
+Limits: `_RESPONSE_BYTES_MAX` for one answer, `PartitionManager.cold_reads` for cold bytes of all connections.
+Must not: keep anything of a client between requests. Fetch sessions (KIP-227) are refused with id 0, which every client accepts.
+
+Source: Kafka `KafkaApis.handleFetchRequest`, `ReplicaManager.readFromLog`, `DelayedFetch`.
+"""
+
+import asyncio
+from collections.abc import Awaitable, Callable, Sequence
+from typing import Final
+from uuid import UUID
+
+import structlog
+
+from broker.errors import ErrorCode
+from broker.fetch.delayed import FetchWait
+from broker.handlers.leader_hints import LeaderHints
+from broker.partition.partition import Partition
+from broker.ports import Buffer, Node, RequestContext, Response
+from broker.wire.fetch import FetchPartitionResult, TopicKey, decode_fetch_request, encode_fetch_response
+from broker.wire.gen.fetch import FetchPartition, FetchRequest
+from stream.errors import OffsetOutOfRange
+from stream.ids import Offset
+
+_log = structlog.get_logger()
+
+_RESPONSE_BYTES_MAX: Final = 55 * 1024 * 1024
+"""`fetch.max.bytes`."""
+_WAIT_MAX_MS: Final = 300_000
+_COLD_READ_MAX_S: Final = 30.0
+"""A cold read that takes longer is answered with a retriable error; the blocks that arrived stay cached for the retry."""
+_COLD_READS_AT_ONCE_COUNT: Final = 8
+_NOT_LEADER: Final = int(ErrorCode.NOT_LEADER_OR_FOLLOWER)
+_BY_TOPIC_ID_FROM: Final = 13
+_READ_COMMITTED: Final = 1
+_NO_EPOCH: Final = -1
+_NO_TOPIC_ID: Final = UUID(int=0)
+
+
+def handle_fetch(node: Node, ctx: RequestContext) -> Response | Awaitable[Response]:
+    """See `broker.ports.Handler`. Raises WireError."""
+    request = decode_fetch_request(ctx.frame, ctx.body_offset, ctx.api_version)
+    if request.session_id != 0 and request.session_epoch > 0:
+        return encode_fetch_response(ctx.correlation_id, ctx.api_version, [], error_code=ErrorCode.FETCH_SESSION_ID_NOT_FOUND)
+    call = _FetchCall(node, ctx, request)
+    call.evaluate()
+    return call.answer() if call.is_complete else call.finish()
+
+
+class _Target:
+    """One partition of the request and what is known of it so far."""
+
+    __slots__ = ("is_cold", "is_opening", "partition", "result", "size_bytes", "topic_name", "wanted")
+
+    def __init__(self, topic_name: str | None, wanted: FetchPartition) -> None:
+        self.topic_name = topic_name
+        self.wanted = wanted
+        self.reset()
+
+    def reset(self) -> None:
+        self.partition: Partition | None = None
+        self.result = FetchPartitionResult(self.wanted.partition)
+        self.size_bytes = 0
+        self.is_opening = False
+        self.is_cold = False
+
+
+class _FetchCall:
+    __slots__ = ("_budget_bytes", "_ctx", "_deadline", "_is_late", "_max_bytes", "_node", "_request", "_size_bytes", "_targets", "_topics")
+
+    def __init__(self, node: Node, ctx: RequestContext, request: FetchRequest) -> None:
+        self._node = node
+        self._ctx = ctx
+        self._request = request
+        wait_ms = min(max(request.max_wait_ms, 0), _WAIT_MAX_MS)
+        self._deadline = ctx.received_at + wait_ms / 1000
+        self._is_late = wait_ms == 0
+        self._max_bytes = min(max(request.max_bytes, 0), _RESPONSE_BYTES_MAX)
+        self._budget_bytes = self._max_bytes
+        self._size_bytes = 0
+        self._topics: list[tuple[TopicKey, list[_Target]]] = []
+        self._targets: list[_Target] = []
+        by_id = ctx.api_version >= _BY_TOPIC_ID_FROM
+        for topic in request.topics:
+            name: str | None = topic.topic
+            key: TopicKey = topic.topic
+            if by_id:
+                state = None if topic.topic_id is None else node.image.topics.by_id(topic.topic_id)
+                name = None if state is None else state.name
+                key = topic.topic_id or _NO_TOPIC_ID
+            targets = [_Target(name, wanted) for wanted in topic.partitions]
+            self._topics.append((key, targets))
+            self._targets += targets
+        if self._targets:
+            # Whoever comes first gets the bytes when they do not suffice for all; take turns.
+            turn = ctx.correlation_id % len(self._targets)
+            self._targets = self._targets[turn:] + self._targets[:turn]
+
+    @property
+    def is_complete(self) -> bool:
+        """May this be answered as it is?"""
+        if any(target.is_cold for target in self._targets):
+            return False
+        if self._is_late or self._size_bytes >= self._request.min_bytes or not self._targets:
+            return True
+        return any(target.result.error_code and not target.is_opening for target in self._targets)
+
+    def evaluate(self) -> None:
+        """Look at every partition and take what the log cache has. No I/O. About 5 us for a partition without news."""
+        self._budget_bytes = self._max_bytes
+        self._size_bytes = 0
+        for target in self._targets:
+            target.reset()
+            partition = self._locate(target)
+            if partition is not None:
+                self._take_cached(target, partition)
+
+    def _locate(self, target: _Target) -> Partition | None:
+        """The partition if it can be read at the wanted offset; else the result says why not."""
+        wanted, result = target.wanted, target.result
+        if target.topic_name is None:
+            result.error_code = ErrorCode.UNKNOWN_TOPIC_ID
+            return None
+        found = self._node.partitions.get(target.topic_name, wanted.partition)
+        if not isinstance(found, Partition):
+            target.is_opening = found is ErrorCode.LEADER_NOT_AVAILABLE
+            result.error_code = ErrorCode.NOT_LEADER_OR_FOLLOWER if target.is_opening else found
+            return None
+        target.partition = found
+        result.high_watermark = result.last_stable_offset = found.high_watermark
+        result.log_start_offset = found.log_start_offset
+        if self._request.isolation_level == _READ_COMMITTED:
+            result.aborted_transactions = ()
+        result.error_code = check_leader_epoch(found, wanted.current_leader_epoch)
+        if result.error_code == ErrorCode.NONE and not found.log_start_offset <= wanted.fetch_offset <= found.log_end_offset:
+            result.error_code = ErrorCode.OFFSET_OUT_OF_RANGE
+        return found if result.error_code == ErrorCode.NONE else None
+
+    def _take_cached(self, target: _Target, partition: Partition) -> None:
+        offset = target.wanted.fetch_offset
+        if offset >= partition.high_watermark:
+            return
+        limit_bytes = min(max(target.wanted.partition_max_bytes, 0), self._budget_bytes)
+        if limit_bytes == 0 and self._size_bytes > 0:
+            return
+        records = partition.read_cached(Offset(offset), limit_bytes)
+        if records is None:
+            target.is_cold = True
+            # Set aside what it may bring; at least one byte, so that it counts as the first one that has data.
+            target.size_bytes = max(limit_bytes, 1)
+            self._size_bytes += target.size_bytes
+            self._budget_bytes -= limit_bytes
+        else:
+            self._take(target, records, limit_bytes)
+
+    def _take(self, target: _Target, records: Sequence[Buffer], limit_bytes: int) -> None:
+        size_bytes = sum(map(len, records))
+        if size_bytes > limit_bytes and self._size_bytes > 0:
+            return
+        target.result.records = records
+        self._size_bytes += size_bytes
+        self._budget_bytes = max(0, self._budget_bytes - size_bytes)
+
+    async def finish(self) -> Response:
+        """Everything that can not be answered at once: cold reads, or waiting for records."""
+        while True:
+            cold = [target for target in self._targets if target.is_cold]
+            if cold:
+                await self._read_cold(cold)
+                return self.answer()
+            if self.is_complete:
+                return self.answer()
+            await self._park()
+            self.evaluate()
+
+    async def _read_cold(self, cold: list[_Target]) -> None:
+        limit = asyncio.Semaphore(_COLD_READS_AT_ONCE_COUNT)
+
+        async def read(target: _Target) -> None:
+            async with limit:
+                await self._read_one(target)
+
+        async with asyncio.TaskGroup() as reads:
+            for target in cold:
+                reads.create_task(read(target))
+        is_first = not any(target.result.records for target in self._targets if not target.is_cold)
+        for target in cold:
+            size_bytes = sum(map(len, target.result.records))
+            if size_bytes > target.size_bytes and not is_first:
+                target.result.records = ()
+            elif size_bytes:
+                is_first = False
+
+    async def _read_one(self, target: _Target) -> None:
+        partition, result = target.partition, target.result
+        assert partition is not None
+        try:
+            async with asyncio.timeout(_COLD_READ_MAX_S), self._node.partitions.cold_reads.hold(target.size_bytes):
+                result.records = await partition.read(Offset(target.wanted.fetch_offset), target.size_bytes)
+        except OffsetOutOfRange:
+            result.error_code = ErrorCode.OFFSET_OUT_OF_RANGE
+        except Exception as error:  # noqa: BLE001 - one unreadable partition must not take the others with it; told and logged
+            result.error_code = ErrorCode.KAFKA_STORAGE_ERROR
+            _log.warning(
+                "cold_read_failed", topic=target.topic_name, partition=target.wanted.partition, offset=target.wanted.fetch_offset,
+                error=str(error), kind=type(error).__name__,
+            )  # fmt: skip
+
+    async def _park(self) -> None:
+        """Sleep until there may be enough, something is wrong, or max_wait is over. Registers before anything can have changed."""
+        woken: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        wait = FetchWait(self._request.min_bytes - self._size_bytes, lambda: None if woken.done() else woken.set_result(None))
+        partitions = [target.partition for target in self._targets if target.partition is not None]
+        for partition in partitions:
+            partition.add_fetch_wait(wait)
+        forgets: list[Callable[[], None]] = [
+            self._node.partitions.when_open(target.topic_name, target.wanted.partition, lambda _: wait.interrupt())
+            for target in self._targets
+            if target.is_opening and target.topic_name is not None
+        ]
+        try:
+            async with asyncio.timeout_at(self._deadline):
+                await woken
+        except TimeoutError:
+            self._is_late = True
+        finally:
+            for partition in partitions:
+                partition.remove_fetch_wait(wait)
+            for forget in forgets:
+                forget()
+
+    def answer(self) -> Response:
+        hints = LeaderHints(self._node, self._ctx)
+        for target in self._targets:
+            if target.result.error_code == _NOT_LEADER and target.topic_name is not None:
+                target.result.current_leader = hints.current_leader(target.topic_name, target.wanted.partition)
+        return encode_fetch_response(
+            self._ctx.correlation_id,
+            self._ctx.api_version,
+            [(key, [target.result for target in targets]) for key, targets in self._topics],
+            node_endpoints=hints.endpoints(),
+        )
+
+
+def check_leader_epoch(partition: Partition, client_epoch: int) -> ErrorCode:
+    """KIP-320: a client whose metadata are older or newer than ours must look again."""
+    if client_epoch in (_NO_EPOCH, partition.leader_epoch):
+        return ErrorCode.NONE
+    return ErrorCode.FENCED_LEADER_EPOCH if client_epoch < partition.leader_epoch else ErrorCode.UNKNOWN_LEADER_EPOCH

@@ -1,0 +1,97 @@
+"""ListOffsets: earliest, latest, the newest timestamp, or the first record that is not older than a timestamp.
+
+Invariant: an offset is told only if it is at or below the high watermark; a timestamp that nothing reaches is offset -1 without an error.
+Cost: -1 and -2 are answered at once; times are looked up in the metadata image, then in one object's index and one batch.
+Source: Kafka `ReplicaManager.fetchOffset`; KIP-79, KIP-734.
+"""
+
+import asyncio
+from typing import Final
+
+from broker.dispatch import encode_response
+from broker.errors import ErrorCode, code_of
+from broker.handlers.fetch import check_leader_epoch
+from broker.partition.partition import Partition
+from broker.ports import Node, RequestContext, Response
+from broker.wire import framing
+from broker.wire.gen.list_offsets import (
+    ListOffsetsPartition,
+    ListOffsetsPartitionResponse,
+    ListOffsetsResponse,
+    ListOffsetsTopicResponse,
+    decode_request,
+)
+from stream.ids import Millis, Offset
+
+_LATEST: Final = -1
+_EARLIEST: Final = -2
+_MAX_TIMESTAMP: Final = -3
+_EARLIEST_LOCAL: Final = -4
+_LATEST_TIERED: Final = -5
+_LOOKUPS_AT_ONCE_COUNT: Final = 8
+_LOOKUP_MAX_S: Final = 30.0
+_WAIT_OPEN_S: Final = 2.0
+"""How long a request waits for partitions that this broker is just opening."""
+
+
+async def handle_list_offsets(node: Node, ctx: RequestContext) -> Response:
+    request = framing.decode_body(decode_request, ctx.frame, ctx.body_offset, ctx.api_version)
+    limit = asyncio.Semaphore(_LOOKUPS_AT_ONCE_COUNT)
+
+    async def answer(topic_name: str, wanted: ListOffsetsPartition) -> ListOffsetsPartitionResponse:
+        async with limit:
+            return await _answer(node, ctx.received_at + _WAIT_OPEN_S, topic_name, wanted)
+
+    lookups = [(topic.name, [asyncio.ensure_future(answer(topic.name, item)) for item in topic.partitions]) for topic in request.topics]
+    try:
+        topics = [ListOffsetsTopicResponse(name, [await task for task in tasks]) for name, tasks in lookups]
+    finally:
+        for _, tasks in lookups:
+            for task in tasks:
+                task.cancel()
+    return encode_response(ctx, ListOffsetsResponse(topics=topics))
+
+
+async def _answer(node: Node, deadline: float, topic_name: str, wanted: ListOffsetsPartition) -> ListOffsetsPartitionResponse:
+    response = ListOffsetsPartitionResponse(wanted.partition_index)
+    partition = await node.partitions.wait_open(topic_name, wanted.partition_index, deadline)
+    if not isinstance(partition, Partition):
+        response.error_code = ErrorCode.NOT_LEADER_OR_FOLLOWER if partition is ErrorCode.LEADER_NOT_AVAILABLE else partition
+        return response
+    response.error_code = check_leader_epoch(partition, wanted.current_leader_epoch)
+    if response.error_code != ErrorCode.NONE:
+        return response
+    try:
+        async with asyncio.timeout(_LOOKUP_MAX_S):
+            found = await _find(node, partition, wanted.timestamp)
+    except Exception as error:  # noqa: BLE001 - one partition's trouble is told in its place, the others are answered
+        response.error_code = code_of(error)
+        return response
+    if isinstance(found, ErrorCode):
+        response.error_code = found
+    elif found is not None:
+        response.offset, response.timestamp = found
+        response.leader_epoch = partition.log.epochs.epoch_at(found[0])
+    return response
+
+
+async def _find(node: Node, partition: Partition, timestamp_ms: int) -> tuple[Offset, int] | ErrorCode | None:
+    """(offset, timestamp or -1); None: there is no such record."""
+    if timestamp_ms == _LATEST:
+        return partition.high_watermark, -1
+    if timestamp_ms in (_EARLIEST, _EARLIEST_LOCAL):
+        return partition.log_start_offset, -1
+    if timestamp_ms == _LATEST_TIERED:
+        return None
+    if timestamp_ms == _MAX_TIMESTAMP:
+        timestamp_ms = _newest_timestamp(node, partition)
+    if timestamp_ms < 0:
+        return ErrorCode.INVALID_REQUEST if timestamp_ms < _LATEST else None
+    return await node.storage.offset_for_timestamp(partition.log.data.stream_id, timestamp_ms, partition.high_watermark)
+
+
+def _newest_timestamp(node: Node, partition: Partition) -> Millis:
+    """Of all records: the image knows the committed ones, the open log what was appended since."""
+    state = node.image.streams.get(partition.log.data.stream_id)
+    entries = () if state is None else state.entries
+    return Millis(max([partition.log.max_timestamp_ms, *(entry.max_timestamp_ms for entry in entries)]))

@@ -1,0 +1,146 @@
+"""Produce: the hot path of writing. No task, no copy: parse, check, append as one group, answer when it is durable.
+
+Invariants: all partitions of a request that are open here go into one group, at once, so requests of a connection enter the log in their
+order; a partition that is just being opened takes its part as soon as it is open, before anybody who came later; acks 1 means what acks
+-1 means (there is no weaker durability to offer); nothing is acknowledged that is not durable; without a live session nothing is appended.
+Limits: a part waits for its partition at most the request's timeout, and 30 s. How long durability may take is bounded by the WAL, which
+fails everything that is pending at its own deadline.
+Must not: look into batches (`broker.partition` does).
+
+Source: Kafka `KafkaApis.handleProduceRequest`, `ReplicaManager.appendRecords`; KIP-951.
+"""
+
+import asyncio
+from collections.abc import Callable
+from typing import Final
+
+from broker.errors import ErrorCode
+from broker.handlers.leader_hints import LeaderHints
+from broker.partition.append import AppendGroup
+from broker.partition.partition import Partition
+from broker.ports import Node, RequestContext, Respond
+from broker.server import CannotAnswer
+from broker.wire.produce import ProducePartitionResult, ProduceRequest, decode_produce_request, encode_produce_response
+
+_WAIT_OPEN_MAX_S: Final = 30.0
+_NOT_LEADER: Final = int(ErrorCode.NOT_LEADER_OR_FOLLOWER)
+_ACKS_NONE: Final = 0
+_ACKS: Final = frozenset({-1, 0, 1})
+
+
+def handle_produce(node: Node, ctx: RequestContext, respond: Respond) -> None:
+    """See `broker.ports.InlineHandler`. Raises WireError; CannotAnswer to tell a client of acks=0 that something went wrong."""
+    request = decode_produce_request(ctx.frame, ctx.body_offset, ctx.api_version)
+    _ProduceCall(node, ctx, request, respond).run()
+
+
+class _ProduceCall:
+    """One request on its way. Answers when the last of its parts is settled."""
+
+    __slots__ = ("_ctx", "_groups", "_node", "_pending_count", "_request", "_respond", "_results")
+
+    def __init__(self, node: Node, ctx: RequestContext, request: ProduceRequest, respond: Respond) -> None:
+        self._node = node
+        self._ctx = ctx
+        self._request = request
+        self._respond = respond
+        self._results: list[tuple[str, list[ProducePartitionResult]]] = []
+        self._groups: list[tuple[AppendGroup, list[ProducePartitionResult]]] = []
+        self._pending_count = 1
+
+    def run(self) -> None:
+        node = self._node
+        parts: list[tuple[Partition, memoryview | None]] = []
+        targets: list[ProducePartitionResult] = []
+        refused = self._refused()
+        get = node.partitions.get
+        for topic in self._request.topics:
+            name = topic.name
+            results: list[ProducePartitionResult] = []
+            self._results.append((name, results))
+            for wanted in topic.partitions:
+                result = ProducePartitionResult(wanted.index)
+                results.append(result)
+                found = refused if refused is not None else get(name, wanted.index)
+                if isinstance(found, Partition):
+                    parts.append((found, wanted.records))
+                    targets.append(result)
+                elif found is ErrorCode.LEADER_NOT_AVAILABLE:
+                    self._append_when_open(name, wanted.records, result)
+                else:
+                    result.error_code = found
+        if parts:
+            self._append(parts, targets)
+        if self._request.acks == _ACKS_NONE:
+            self._finish_without_answer()
+        self._settle_one()
+
+    def _refused(self) -> ErrorCode | None:
+        """What is wrong with the request as a whole."""
+        if self._request.acks not in _ACKS:
+            return ErrorCode.INVALID_REQUIRED_ACKS
+        return None if self._node.can_write() else ErrorCode.NOT_LEADER_OR_FOLLOWER
+
+    def _append(self, parts: list[tuple[Partition, memoryview | None]], targets: list[ProducePartitionResult]) -> None:
+        group = AppendGroup(self._node.storage, self._settle_one)
+        self._groups.append((group, targets))
+        self._pending_count += 1
+        group.run(parts, self._node.now_ms())
+
+    def _append_when_open(self, topic_name: str, records: memoryview | None, result: ProducePartitionResult) -> None:
+        loop = asyncio.get_running_loop()
+        self._pending_count += 1
+        is_over = False
+        forget: Callable[[], None] | None = None
+
+        def opened(found: Partition | ErrorCode) -> None:
+            nonlocal is_over
+            if is_over:
+                return
+            is_over = True
+            timer.cancel()
+            if isinstance(found, Partition) and self._node.can_write():
+                self._append([(found, records)], [result])
+            else:
+                result.error_code = ErrorCode.NOT_LEADER_OR_FOLLOWER if isinstance(found, Partition) else found
+            self._settle_one()
+
+        def expired() -> None:
+            if forget is not None:
+                forget()
+            opened(ErrorCode.NOT_LEADER_OR_FOLLOWER)
+
+        timer = loop.call_later(min(max(self._request.timeout_ms, 0) / 1000, _WAIT_OPEN_MAX_S), expired)
+        forget = self._node.partitions.when_open(topic_name, result.index, opened)
+
+    def _settle_one(self) -> None:
+        self._pending_count -= 1
+        if self._pending_count == 0 and self._request.acks != _ACKS_NONE:
+            self._answer()
+
+    def _answer(self) -> None:
+        for group, targets in self._groups:
+            for outcome, result in zip(group.outcomes, targets, strict=True):
+                result.error_code = outcome.code
+                result.base_offset = outcome.base_offset
+                result.log_append_time_ms = outcome.log_append_time_ms
+                result.log_start_offset = outcome.log_start_offset
+                result.error_message = outcome.message
+                result.record_errors = outcome.record_errors
+        hints = LeaderHints(self._node, self._ctx)
+        for name, results in self._results:
+            for result in results:
+                if result.error_code == _NOT_LEADER:
+                    result.current_leader = hints.current_leader(name, result.index)
+        self._respond(
+            encode_produce_response(self._ctx.correlation_id, self._ctx.api_version, self._results, node_endpoints=hints.endpoints())
+        )
+
+    def _finish_without_answer(self) -> None:
+        """acks=0: the one way to tell of an error that is known by now is to close the connection, upon which clients look around anew."""
+        codes = {result.error_code for _, results in self._results for result in results}
+        codes |= {outcome.code for group, _ in self._groups for outcome in group.outcomes}
+        names = sorted(code.name for code in ErrorCode if code in codes and code is not ErrorCode.NONE)
+        if names:
+            raise CannotAnswer(f"a Produce request with acks=0 failed: {', '.join(names)}")
+        self._respond(None)

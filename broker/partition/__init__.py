@@ -1,0 +1,1 @@
+"""A partition on its leader: the log over two streams, what is remembered of producers, and who opens and closes it."""

@@ -1,0 +1,148 @@
+"""Batches for many partitions become one group of the storage: one WAL object holds all of them or none.
+
+Invariants: everything is checked before anything changes, so a refused partition leaves no trace and a refused group changes nothing; a
+partition appears once in a group; nobody is told "appended" before it is durable, and that goes for repetitions of a batch that is itself
+not durable yet.
+Must not: await, or know the wire format. Budget: 25 us for one partition with one small batch (benchmarks/broker_append.py).
+Source: DESIGN.md section 4; KIP-98.
+"""
+
+from collections.abc import Callable, Sequence
+from typing import Final
+
+from broker.partition.partition import Partition
+from broker.partition.producer_state import KnownBatch
+from broker.partition.validation import Refusal
+from broker.wire.error_codes import ErrorCode
+from stream.batch.header import BatchHeader
+from stream.errors import StreamError, WalFull
+from stream.ids import Millis, Offset
+from stream.storage import AppendEntry, Storage
+
+_NO_OFFSET: Final = Offset(-1)
+
+
+class AppendOutcome:
+    """What became of one partition's batch. Final once the group is settled."""
+
+    __slots__ = ("base_offset", "code", "end_offset", "log_append_time_ms", "log_start_offset", "message", "partition", "record_errors")
+
+    def __init__(self, partition: Partition | None) -> None:
+        self.partition = partition
+        self.code = ErrorCode.NONE
+        self.message: str | None = None
+        self.record_errors: tuple[tuple[int, str], ...] = ()
+        self.base_offset = _NO_OFFSET
+        self.end_offset = _NO_OFFSET
+        self.log_append_time_ms = -1
+        self.log_start_offset = _NO_OFFSET
+
+    def fail(self, code: ErrorCode, message: str | None) -> None:
+        self.code = code
+        self.message = message
+        self.base_offset = self.end_offset = self.log_start_offset = _NO_OFFSET
+        self.log_append_time_ms = -1
+
+
+class _Planned:
+    __slots__ = ("entry", "header", "outcome", "partition")
+
+    def __init__(self, partition: Partition, header: BatchHeader, entry: AppendEntry, outcome: AppendOutcome) -> None:
+        self.partition = partition
+        self.header = header
+        self.entry = entry
+        self.outcome = outcome
+
+
+class AppendGroup:
+    """One group on its way. `outcomes` has one entry for each part, in order; `settled` is called once, when all of them are final."""
+
+    __slots__ = ("_pending_count", "_planned", "_settled", "_storage", "outcomes")
+
+    def __init__(self, storage: Storage, settled: Callable[[], None]) -> None:
+        self.outcomes: list[AppendOutcome] = []
+        self._storage = storage
+        self._planned: list[_Planned] = []
+        self._settled = settled
+        self._pending_count = 1
+
+    def run(self, parts: Sequence[tuple[Partition, memoryview | None]], now_ms: Millis) -> None:
+        """Append what can be. Returns at once; `settled` may already have been called then."""
+        for partition, records in parts:
+            self._plan(partition, records, now_ms)
+        if self._planned:
+            self._append(now_ms)
+        self._settle_one()
+
+    def _plan(self, partition: Partition, records: memoryview | None, now_ms: Millis) -> None:
+        outcome = AppendOutcome(partition)
+        self.outcomes.append(outcome)
+        if not partition.accepts_records:
+            outcome.fail(ErrorCode.NOT_LEADER_OR_FOLLOWER, None)
+            return
+        log = partition.log
+        plan = log.plan(records, now_ms)
+        if isinstance(plan, Refusal):
+            outcome.fail(plan.code, plan.message)
+            outcome.record_errors = plan.record_errors
+        elif isinstance(plan, KnownBatch):
+            self._await_repetition(partition, plan, outcome)
+        elif any(planned.partition is partition for planned in self._planned):
+            outcome.fail(ErrorCode.INVALID_REQUEST, "a request may name each partition once")
+        else:
+            assert records is not None
+            self._planned.append(_Planned(partition, plan, log.place(records, plan, now_ms), outcome))
+
+    def _append(self, now_ms: Millis) -> None:
+        entries = [planned.entry for planned in self._planned]
+        self._pending_count += 1
+        try:
+            self._storage.append(entries, self._on_durable)
+        except StreamError as error:
+            self._pending_count -= 1
+            self._fail_all(error)
+            return
+        for planned in self._planned:
+            log, entry, outcome = planned.partition.log, planned.entry, planned.outcome
+            log.appended(planned.header, entry.base_offset, now_ms)
+            outcome.base_offset = entry.base_offset
+            outcome.end_offset = entry.end_offset
+            outcome.log_start_offset = log.data.start_offset
+            if log.rules.is_log_append_time:
+                outcome.log_append_time_ms = now_ms
+
+    def _await_repetition(self, partition: Partition, batch: KnownBatch, outcome: AppendOutcome) -> None:
+        outcome.base_offset = batch.base_offset
+        outcome.end_offset = batch.end_offset
+        outcome.log_start_offset = partition.log_start_offset
+        self._pending_count += 1
+
+        def settled(error: Exception | None) -> None:
+            if error is not None:
+                outcome.fail(ErrorCode.NOT_LEADER_OR_FOLLOWER, str(error))
+            self._settle_one()
+
+        partition.when_durable(batch.end_offset, settled)
+
+    def _on_durable(self, error: Exception | None) -> None:
+        if error is not None:
+            # Unknown, not lost: what became of it shows when the producer repeats it, here or at the next leader.
+            self._fail_all(error)
+        for planned in self._planned:
+            partition = planned.partition
+            if error is not None and (self._storage.fenced or partition.log.data.fenced):
+                partition.stop(error)
+            else:
+                partition.advance(planned.header.size_bytes)
+        self._settle_one()
+
+    def _fail_all(self, error: Exception) -> None:
+        # WalFull is over soon; after anything else this broker start can not acknowledge any more and somebody else will lead.
+        code = ErrorCode.KAFKA_STORAGE_ERROR if isinstance(error, WalFull) else ErrorCode.NOT_LEADER_OR_FOLLOWER
+        for planned in self._planned:
+            planned.outcome.fail(code, str(error))
+
+    def _settle_one(self) -> None:
+        self._pending_count -= 1
+        if self._pending_count == 0:
+            self._settled()

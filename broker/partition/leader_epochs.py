@@ -1,0 +1,62 @@
+"""Where each leader epoch of a partition began: what clients ask after a change of leader to find out whether the log was cut.
+
+Invariant: epochs and start offsets both grow strictly along the chain. Nothing is ever truncated here, so the chain only grows at its end
+and loses entries at its beginning when the log's start moves.
+Must not: know batches or streams.
+
+Source: Kafka `LeaderEpochFileCache`; KIP-101, KIP-320.
+"""
+
+from collections.abc import Iterable, Sequence
+
+from stream.ids import Offset, StreamEpoch
+
+
+class LeaderEpochs:
+    __slots__ = ("_entries",)
+
+    def __init__(self, entries: Iterable[tuple[StreamEpoch, Offset]] = ()) -> None:
+        self._entries: list[tuple[StreamEpoch, Offset]] = []
+        for epoch, start_offset in entries:
+            self.assign(epoch, start_offset)
+
+    @property
+    def entries(self) -> Sequence[tuple[StreamEpoch, Offset]]:
+        return self._entries
+
+    def assign(self, epoch: StreamEpoch, start_offset: Offset) -> None:
+        """From `start_offset` on, records carry `epoch`. An epoch that wrote nothing gives way to the one that began at the same place."""
+        if self._entries and self._entries[-1][0] >= epoch:
+            return
+        while self._entries and self._entries[-1][1] >= start_offset:
+            del self._entries[-1]
+        self._entries.append((epoch, start_offset))
+
+    def trim(self, log_start_offset: Offset) -> None:
+        """Forget epochs that end at or below the log's start; the one that covers it begins there from now on."""
+        keep = 0
+        while keep + 1 < len(self._entries) and self._entries[keep + 1][1] <= log_start_offset:
+            keep += 1
+        del self._entries[:keep]
+        if self._entries and self._entries[0][1] < log_start_offset:
+            self._entries[0] = (self._entries[0][0], log_start_offset)
+
+    def end_offset(self, epoch: int, log_end_offset: Offset) -> tuple[int, int]:
+        """The greatest epoch <= `epoch` and where it ended. (-1, -1) if `epoch` is newer than any that is known."""
+        if not self._entries or epoch > self._entries[-1][0] or epoch < 0:
+            return -1, -1
+        if epoch == self._entries[-1][0]:
+            return epoch, log_end_offset
+        if epoch < self._entries[0][0]:
+            return epoch, self._entries[0][1]
+        for at in range(len(self._entries) - 1, -1, -1):
+            if self._entries[at][0] <= epoch:
+                return self._entries[at][0], self._entries[at + 1][1]
+        raise AssertionError("the chain covers every epoch between its ends")
+
+    def epoch_at(self, offset: Offset) -> int:
+        """The epoch of the record at `offset`; -1 if the chain begins behind it."""
+        for epoch, start_offset in reversed(self._entries):
+            if start_offset <= offset:
+                return epoch
+        return -1

@@ -1,0 +1,180 @@
+"""The log of an open partition: a data stream whose offsets are Kafka's, and a meta stream that remembers how to open it quickly.
+
+A checkpoint holds the producers, the leader epochs and the recovery offset: the state of everything below that offset. It is appended
+behind the data that it describes, through the same ordered WAL, so a durable checkpoint never speaks of lost data. Opening restores the
+newest one and reads headers from the recovery offset to the end. After a clean close that range is empty, after a crash it is what came
+since the last checkpoint; there is no flag to set or to clear, and nothing is written when a partition opens.
+
+Invariant: `plan` changes nothing; `place` and `appended` follow a successful plan in one step of the event loop.
+Must not: wait for durability or know clients (`Partition` does). Source: AutoMQ `ElasticLog`, `ElasticLogLoader`; trap 33.
+"""
+
+from dataclasses import dataclass
+from typing import Final
+
+import msgspec
+import structlog
+
+from broker.partition.leader_epochs import LeaderEpochs
+from broker.partition.meta_stream import MetaStream
+from broker.partition.producer_state import KnownBatch, ProducerSnapshot, ProducerState
+from broker.partition.validation import DEFAULT_RULES, Refusal, TopicRules, validate_batch
+from stream.batch.header import BatchHeader, iter_headers, patch_log_append_time, patch_offset_and_epoch
+from stream.errors import StreamError
+from stream.ids import Millis, Offset, StreamEpoch, StreamId
+from stream.storage import AppendEntry, Storage, StreamHandle
+
+_log = structlog.get_logger()
+
+_RECOVERY_KEY: Final = "recovery"
+_PRODUCERS_KEY: Final = "producers"
+_SCAN_BYTES: Final = 4 * 1024 * 1024
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LogConfig:
+    checkpoint_bytes: int = 64 * 1024 * 1024
+    """Appended bytes after which a checkpoint is written. Bounds the scan after a crash: about 1 s for each 64 MiB."""
+    producers_count_max: int = 10_000
+    """Producers remembered in each partition, 1 KiB each in the worst case."""
+    producer_silent_ms: int = 86_400_000
+    """`producer.id.expiration.ms`: a producer that wrote nothing for so long is forgotten."""
+
+
+class _Recovery(msgspec.Struct, frozen=True, array_like=True):
+    """Stored: fields are only ever added at the end, with a default."""
+
+    recovery_offset: Offset
+    epochs: list[tuple[StreamEpoch, Offset]]
+
+
+class LogInconsistent(StreamError):
+    """Streams and checkpoint contradict each other. The partition does not open; nothing is guessed."""
+
+    def __init__(self, stream_id: StreamId, what: str) -> None:
+        super().__init__(f"stream {stream_id}: {what}")
+        self.stream_id = stream_id
+
+
+_encode = msgspec.msgpack.Encoder().encode
+_decode_recovery = msgspec.msgpack.Decoder(_Recovery).decode
+_decode_producers = msgspec.msgpack.Decoder(ProducerSnapshot).decode
+
+
+class PartitionLog:
+    __slots__ = ("_config", "_leader_epoch", "data", "dirty_bytes", "epochs", "max_timestamp_ms", "meta", "producers", "rules")
+
+    def __init__(self, meta: MetaStream, data: StreamHandle, config: LogConfig) -> None:
+        self.meta = meta
+        self.data = data
+        self.rules: TopicRules = DEFAULT_RULES
+        self.producers = ProducerState(config.producers_count_max)
+        self.epochs = LeaderEpochs()
+        self.dirty_bytes = 0
+        """Appended since the last checkpoint."""
+        self.max_timestamp_ms = -1
+        """Of what was appended or scanned here; older records are in the metadata image."""
+        self._config = config
+        self._leader_epoch = data.epoch
+
+    @property
+    def is_dirty(self) -> bool:
+        return self.dirty_bytes > 0
+
+    @property
+    def needs_checkpoint(self) -> bool:
+        return self.dirty_bytes >= self._config.checkpoint_bytes
+
+    def plan(self, records: memoryview | None, now_ms: Millis) -> BatchHeader | KnownBatch | Refusal:
+        """What an append of `records` would mean: a header (go on with `place`), a repetition, or a refusal. Changes nothing."""
+        header = validate_batch(records, self.rules, now_ms)
+        if isinstance(header, Refusal) or header.producer_id < 0:
+            return header
+        verdict = self.producers.check(header.producer_id, header.producer_epoch, header.base_sequence, header.record_count)
+        if verdict is None:
+            return header
+        if isinstance(verdict, KnownBatch):
+            return verdict
+        message = f"producer {header.producer_id} epoch {header.producer_epoch}: sequence {header.base_sequence} is not what comes next"
+        return Refusal(verdict, message)
+
+    def place(self, records: memoryview, header: BatchHeader, now_ms: Millis) -> AppendEntry:
+        """Give the batch its offsets by patching it where it lies."""
+        base_offset = self.data.next_offset
+        max_timestamp_ms = header.max_timestamp_ms
+        if self.rules.is_log_append_time:
+            patch_log_append_time(records, 0, now_ms)
+            max_timestamp_ms = now_ms
+        patch_offset_and_epoch(records, 0, base_offset, self._leader_epoch)
+        count = header.record_count
+        return AppendEntry(self.data.stream_id, base_offset, Offset(base_offset + count), count, Millis(max_timestamp_ms), records)
+
+    def appended(self, header: BatchHeader, base_offset: Offset, now_ms: Millis) -> None:
+        """The storage took the batch at `base_offset`."""
+        self.dirty_bytes += header.size_bytes
+        if header.max_timestamp_ms > self.max_timestamp_ms or self.rules.is_log_append_time:
+            self.max_timestamp_ms = now_ms if self.rules.is_log_append_time else header.max_timestamp_ms
+        if header.producer_id >= 0:
+            self.producers.record(
+                header.producer_id,
+                header.producer_epoch,
+                header.base_sequence,
+                header.record_count,
+                base_offset=base_offset,
+                end_offset=Offset(base_offset + header.last_offset_delta + 1),
+                now_ms=now_ms,
+            )
+
+    def checkpoint(self, now_ms: Millis) -> AppendEntry:
+        """The state of everything appended so far, to be appended to the meta stream in the same step of the event loop."""
+        self.producers.expire(now_ms, self._config.producer_silent_ms)
+        self.epochs.trim(self.data.start_offset)
+        end = self.data.next_offset
+        recovery = _encode(_Recovery(end, list(self.epochs.entries)))
+        producers = _encode(self.producers.snapshot(end))
+        self.dirty_bytes = 0
+        return self.meta.put({_RECOVERY_KEY: recovery, _PRODUCERS_KEY: producers}, now_ms)
+
+
+async def restore_log(storage: Storage, meta_handle: StreamHandle, data: StreamHandle, config: LogConfig, now_ms: Millis) -> PartitionLog:
+    """Both streams are open; bring their state back. Cost: one read after a clean close, else headers since the last checkpoint too.
+
+    Raises MetaCorrupt or LogInconsistent (fail closed), and what `Storage.read` raises (worth a retry).
+    """
+    meta = await MetaStream.restore(storage, meta_handle)
+    log = PartitionLog(meta, data, config)
+    recovery_offset = data.start_offset
+    try:
+        stored, producers = meta.get(_RECOVERY_KEY), meta.get(_PRODUCERS_KEY)
+        if stored is not None:
+            recovery = _decode_recovery(stored)
+            log.epochs = LeaderEpochs(recovery.epochs)
+            recovery_offset = Offset(max(recovery.recovery_offset, data.start_offset))
+        if producers is not None:
+            log.producers.restore(_decode_producers(producers))
+    except msgspec.MsgspecError as error:
+        raise LogInconsistent(meta_handle.stream_id, f"the checkpoint can not be read: {error}") from error
+    if recovery_offset > data.next_offset:
+        raise LogInconsistent(data.stream_id, f"the checkpoint is of offset {recovery_offset}, the log ends at {data.next_offset}")
+    if recovery_offset < data.next_offset:
+        await _scan(storage, log, recovery_offset, now_ms)
+    log.epochs.assign(data.epoch, data.next_offset)
+    return log
+
+
+async def _scan(storage: Storage, log: PartitionLog, recovery_offset: Offset, now_ms: Millis) -> None:
+    """Read headers from the recovery offset to the end: what the last checkpoint does not know yet."""
+    data = log.data
+    offset, end = recovery_offset, data.next_offset
+    while offset < end:
+        before = offset
+        for chunk in await storage.read(data.stream_id, offset, end, _SCAN_BYTES):
+            for _, header in iter_headers(chunk):
+                if header.base_offset < offset:
+                    continue
+                log.epochs.assign(StreamEpoch(header.partition_leader_epoch), Offset(header.base_offset))
+                log.appended(header, Offset(header.base_offset), now_ms)
+                offset = Offset(header.next_offset)
+        if offset == before:
+            raise LogInconsistent(data.stream_id, f"no batch begins at offset {before}, the log ends at {end}")
+    _log.info("partition_log_scanned", stream_id=data.stream_id, from_offset=recovery_offset, end_offset=end, bytes=log.dirty_bytes)

@@ -1,0 +1,365 @@
+"""Keeps the open partitions level with the metadata image: what it says that this broker start leads is opened, everything else is closed.
+
+Level, not edge: each image change only says where to look; what to do follows from the image and from what is held now. At most one
+operation runs for a partition, and when it ends the partition is looked at again, so a leadership that came and went meanwhile, a lost
+reply or a failed open need no special case. Opens and closes are batched: a thousand partitions are a few RPCs.
+
+Invariants: a partition is found by `get` only while it may be served; parked requests run in the order in which they came, before any
+later one can find the partition; listeners hear "opened" and "not any more" strictly in turn.
+Must not: append records, or block the image's thread (everything that waits is a task of its own).
+Source: AutoMQ `ElasticReplicaManager`, `PartitionSnapshotsManager`; KRaft `BrokerMetadataPublisher`; traps 34, 36, 37, 41.
+"""
+
+import asyncio
+from collections.abc import Callable, Coroutine, Iterable, Iterator
+from typing import Final, TypeAlias
+from uuid import UUID
+
+import structlog
+
+from broker.fetch.byte_limiter import ByteLimiter
+from broker.partition.life import Held, Lifecycle
+from broker.partition.log import LogConfig
+from broker.partition.partition import Partition
+from broker.partition.validation import TopicRules
+from broker.ports import LeaderChangeListener
+from broker.wire.error_codes import ErrorCode
+from controller.metadata.configs import TOPIC_RESOURCE
+from controller.metadata.delta import MetadataDelta
+from controller.metadata.image import MetadataImage
+from controller.metadata.records import PartitionRecord
+from controller.metadata.topics import PartitionKey
+from stream.clock import WallClock
+from stream.errors import StreamError
+from stream.ports import WalIdentity
+from stream.storage import Storage
+
+_log = structlog.get_logger()
+
+Opened: TypeAlias = Callable[[Partition | ErrorCode], None]
+Subscribe: TypeAlias = Callable[[Callable[[MetadataDelta, MetadataImage], None]], None]
+
+BATCH_COUNT_MAX: Final = 500
+"""Partitions opened or closed with one RPC; each has two streams, and a request may name 2,000."""
+COLD_BYTES_MAX: Final = 128 * 1024 * 1024
+_RETRY_FIRST_S: Final = 0.05
+_RETRY_MAX_S: Final = 2.0
+_CHECKPOINT_LOOK_S: Final = 1.0
+_CHECKPOINT_LOOKS_COUNT: Final = 30
+"""Partitions with little that is new get a checkpoint every so many looks, all together in one group."""
+
+
+class _Place:
+    """A partition that is held here, or is to be. `busy` while an operation runs for it."""
+
+    __slots__ = ("attempts_count", "busy", "held", "key", "waiting")
+
+    def __init__(self, key: PartitionKey) -> None:
+        self.key = key
+        self.held: Held | None = None
+        self.busy = False
+        self.attempts_count = 0
+        self.waiting: list[Opened] = []
+
+
+class PartitionManager:
+    def __init__(
+        self,
+        me: WalIdentity,
+        storage: Storage,
+        *,
+        image: Callable[[], MetadataImage],
+        subscribe: Subscribe,
+        now_ms: WallClock,
+        config: LogConfig | None = None,
+    ) -> None:
+        self._me = me
+        self._storage = storage
+        self._image = image
+        self._subscribe = subscribe
+        self._now_ms = now_ms
+        self._life = Lifecycle(storage, now_ms, config or LogConfig())
+        self._places: dict[PartitionKey, _Place] = {}
+        self._served: dict[tuple[str, int], Partition] = {}
+        self._listeners: list[LeaderChangeListener] = []
+        self.cold_reads = ByteLimiter(COLD_BYTES_MAX)
+        """What all fetches together may be reading from the store."""
+        self._tasks: set[asyncio.Task[None]] = set()
+        self._retries: dict[float, set[PartitionKey]] = {}
+        self._timers: dict[float, asyncio.TimerHandle] = {}
+        self._is_closing = False
+        self._emptied = asyncio.Event()
+
+    # --- what handlers ask --------------------------------------------------------------------------------------------------------------
+
+    def get(self, topic_name: str, index: int) -> Partition | ErrorCode:
+        """UNKNOWN_TOPIC_OR_PARTITION, NOT_LEADER_OR_FOLLOWER, or LEADER_NOT_AVAILABLE while it is being opened here."""
+        partition = self._served.get((topic_name, index))
+        if partition is not None:
+            return partition
+        topic = self._image().topics.by_name(topic_name)
+        if topic is None or not 0 <= index < len(topic.partitions):
+            return ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+        is_ours = self._desired(PartitionKey(topic.topic_id, index)) is not None
+        return ErrorCode.LEADER_NOT_AVAILABLE if is_ours else ErrorCode.NOT_LEADER_OR_FOLLOWER
+
+    def get_by_id(self, topic_id: UUID, index: int) -> Partition | ErrorCode:
+        """As `get`; UNKNOWN_TOPIC_ID for a topic that does not exist."""
+        topic = self._image().topics.by_id(topic_id)
+        return ErrorCode.UNKNOWN_TOPIC_ID if topic is None else self.get(topic.name, index)
+
+    def when_open(self, topic_name: str, index: int, opened: Opened) -> Callable[[], None]:
+        """Call back, maybe at once, when `get` would not say LEADER_NOT_AVAILABLE any more. Returns what takes the wish back.
+
+        Callbacks of one partition run in order, before anybody else finds it: parked requests keep their sequence. No time limit here.
+        """
+        found = self.get(topic_name, index)
+        topic = self._image().topics.by_name(topic_name)
+        place = self._places.get(PartitionKey(topic.topic_id, index)) if topic is not None else None
+        if found != ErrorCode.LEADER_NOT_AVAILABLE or place is None:
+            opened(found)
+            return _nothing
+        place.waiting.append(opened)
+
+        def forget() -> None:
+            if opened in place.waiting:
+                place.waiting.remove(opened)
+
+        return forget
+
+    async def wait_open(self, topic_name: str, index: int, deadline: float) -> Partition | ErrorCode:
+        """As `get`, but waits until `deadline` (`loop.time()`) for a partition that is being opened here."""
+        found: asyncio.Future[Partition | ErrorCode] = asyncio.get_running_loop().create_future()
+
+        def opened(result: Partition | ErrorCode) -> None:
+            if not found.done():
+                found.set_result(result)
+
+        forget = self.when_open(topic_name, index, opened)
+        try:
+            async with asyncio.timeout_at(deadline):
+                return await found
+        except TimeoutError:
+            return ErrorCode.LEADER_NOT_AVAILABLE
+        finally:
+            forget()
+
+    def __iter__(self) -> Iterator[Partition]:
+        return iter(list(self._served.values()))
+
+    def __len__(self) -> int:
+        return len(self._served)
+
+    def add_leader_change_listener(self, listener: LeaderChangeListener) -> None:
+        """(topic name, partition, opened). Called on the loop; must not block or raise. Hears of what is open already, too."""
+        self._listeners.append(listener)
+        for partition in self:
+            listener(partition.topic_name, partition.index, True)
+
+    # --- life ---------------------------------------------------------------------------------------------------------------------------
+
+    async def start(self) -> None:
+        """Follow the image from here on (the subscription begins with all of it); partitions open in the background."""
+        self._subscribe(self.on_batch)
+        self._spawn(self._keep_checkpoints())
+
+    async def close(self) -> None:
+        """Graceful: stop accepting, close every partition in few RPCs. No time limit here: the caller cancels."""
+        self._is_closing = True
+        self._reconcile(list(self._places))
+        try:
+            if self._places:
+                await self._emptied.wait()
+        finally:
+            for timer in self._timers.values():
+                timer.cancel()
+            for task in self._tasks:
+                task.cancel()
+            await asyncio.gather(*self._tasks, return_exceptions=True)
+
+    def on_batch(self, delta: MetadataDelta, image: MetadataImage) -> None:
+        """The image moved on. Runs on its thread (the loop) and returns at once."""
+        if delta.everything:
+            keys = set(self._places) | image.topics.led_by(self._me)
+            names = {partition.topic_name for partition in self._served.values()}
+        else:
+            keys = set(delta.partitions)
+            if delta.removed_topic_ids:
+                keys.update(key for key in self._places if key.topic_id in delta.removed_topic_ids)
+            names = {name for kind, name in delta.configs if kind == TOPIC_RESOURCE}
+        if names:
+            self._refresh_rules(names)
+        self._reconcile(keys)
+
+    def _refresh_rules(self, topic_names: set[str]) -> None:
+        rules = {name: TopicRules.from_configs(self._image().configs.topic(name)) for name in topic_names}
+        for partition in self._served.values():
+            if partition.topic_name in rules:
+                partition.log.rules = rules[partition.topic_name]
+
+    # --- the one decision -----------------------------------------------------------------------------------------------------------------
+
+    def _desired(self, key: PartitionKey) -> PartitionRecord | None:
+        record = self._image().topics.partition(key)
+        if record is None or self._is_closing:
+            return None
+        return record if (record.leader, record.leader_node_epoch) == (self._me.node_id, self._me.node_epoch) else None
+
+    def _reconcile(self, keys: Iterable[PartitionKey]) -> None:
+        """Compare what should be with what is, stop serving what is not ours at once, and start operations for the rest."""
+        to_open: list[tuple[_Place, PartitionRecord]] = []
+        to_close: list[_Place] = []
+        for key in keys:
+            record = self._desired(key)
+            place = self._places.get(key)
+            if place is None:
+                if record is None:
+                    continue
+                place = self._places[key] = _Place(key)
+            is_stale = self._stop_if_stale(place, record)
+            if place.busy:
+                continue
+            if is_stale:
+                to_close.append(place)
+            elif record is None:
+                self._forget(place)
+            elif place.held is None or place.held.partition is None:
+                to_open.append((place, record))
+        for at in range(0, len(to_close), BATCH_COUNT_MAX):
+            closing = to_close[at : at + BATCH_COUNT_MAX]
+            self._start(self._close(closing), closing)
+        for at in range(0, len(to_open), BATCH_COUNT_MAX):
+            opening = to_open[at : at + BATCH_COUNT_MAX]
+            self._start(self._open(opening), [place for place, _ in opening])
+
+    def _stop_if_stale(self, place: _Place, record: PartitionRecord | None) -> bool:
+        """Is held what the image does not want (any more)? Then nobody finds it from here on."""
+        held = place.held
+        is_stale = held is not None and (record is None or record.leader_epoch != held.record.leader_epoch)
+        if held is not None and is_stale:
+            self._stop_serving(held)
+        if record is None:
+            self._answer(place)
+        return is_stale
+
+    def _forget(self, place: _Place) -> None:
+        del self._places[place.key]
+        if not self._places:
+            self._emptied.set()
+
+    def _answer(self, place: _Place) -> None:
+        """Tell those who wait for this partition how it ended."""
+        waiting, place.waiting = place.waiting, []
+        if not waiting:
+            return
+        topic = self._image().topics.by_id(place.key.topic_id)
+        for opened in waiting:
+            opened(self.get(topic.name, place.key.partition) if topic is not None else ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)
+
+    # --- operations -----------------------------------------------------------------------------------------------------------------------
+
+    async def _open(self, batch: list[tuple[_Place, PartitionRecord]]) -> None:
+        def done(at: int, result: Held | Exception) -> None:
+            place, record = batch[at]
+            if isinstance(result, Held):
+                place.held = result
+                if result.partition is not None:
+                    self._serve(place, result.partition)
+                else:
+                    self._retry(place, result.error)
+            else:
+                self._retry(place, result)
+            place.busy = False
+            if self._desired(place.key) is not record:
+                self._reconcile([place.key])
+
+        await self._life.open([(record, place.held) for place, record in batch], done)
+
+    def _serve(self, place: _Place, partition: Partition) -> None:
+        topic = self._image().topics.by_id(place.key.topic_id)
+        record = self._desired(place.key)
+        if topic is None or record is None or record.leader_epoch != partition.leader_epoch:
+            return
+        partition.topic_name = topic.name
+        partition.log.rules = TopicRules.from_configs(self._image().configs.topic(topic.name))
+        place.attempts_count = 0
+        self._served[topic.name, partition.index] = partition
+        self._answer(place)
+        for listener in self._listeners:
+            listener(topic.name, partition.index, True)
+
+    def _stop_serving(self, held: Held) -> None:
+        partition = held.partition
+        if partition is None or self._served.get((partition.topic_name, partition.index)) is not partition:
+            return
+        del self._served[partition.topic_name, partition.index]
+        partition.refuse_records()
+        for listener in self._listeners:
+            listener(partition.topic_name, partition.index, False)
+
+    async def _close(self, places: list[_Place]) -> None:
+        try:
+            await self._life.close([place.held for place in places if place.held is not None])
+        except StreamError:
+            # Only a WAL that has failed for good refuses a close: the next owner gets what is durable by recovery.
+            if not self._storage.fenced:
+                raise
+        for place in places:
+            place.held = None
+            place.attempts_count = 0
+            place.busy = False
+        self._reconcile([place.key for place in places])
+
+    def _retry(self, place: _Place, error: Exception | None) -> None:
+        """Look at the partition again after a pause, together with others that failed as often. Forever, while the image wants it."""
+        place.attempts_count += 1
+        delay_s = min(_RETRY_MAX_S, _RETRY_FIRST_S * 2 ** min(place.attempts_count - 1, 10))
+        _log.warning(
+            "partition_operation_failed", topic_id=str(place.key.topic_id), partition=place.key.partition, attempts=place.attempts_count,
+            retry_in_s=delay_s, error=str(error), kind=type(error).__name__,
+        )  # fmt: skip
+        keys = self._retries.get(delay_s)
+        if keys is None:
+            self._retries[delay_s] = {place.key}
+            self._timers[delay_s] = asyncio.get_running_loop().call_later(delay_s, self._look_again, delay_s)
+        else:
+            keys.add(place.key)
+
+    def _look_again(self, delay_s: float) -> None:
+        del self._timers[delay_s]
+        self._reconcile(self._retries.pop(delay_s))
+
+    # --- tasks ----------------------------------------------------------------------------------------------------------------------------
+
+    def _start(self, operation: Coroutine[None, None, None], places: list[_Place]) -> None:
+        for place in places:
+            place.busy = True
+        self._spawn(self._guard(operation, places))
+
+    async def _guard(self, operation: Coroutine[None, None, None], places: list[_Place]) -> None:
+        """An operation that breaks must not leave its partitions busy for good."""
+        try:
+            await operation
+        except Exception as error:  # noqa: BLE001 - logged and retried by `_retry`; a defect in one batch must not stop the others
+            for place in places:
+                if place.busy:
+                    place.busy = False
+                    self._retry(place, error)
+
+    def _spawn(self, coroutine: Coroutine[None, None, None]) -> None:
+        task = asyncio.get_running_loop().create_task(coroutine)
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+
+    async def _keep_checkpoints(self) -> None:
+        look = 0
+        while True:
+            await asyncio.sleep(_CHECKPOINT_LOOK_S)
+            look += 1
+            is_turn_of_all = look % _CHECKPOINT_LOOKS_COUNT == 0
+            chosen = [p for p in self._served.values() if p.log.needs_checkpoint or (is_turn_of_all and p.log.is_dirty)]
+            await self._life.checkpoint(chosen)
+
+
+def _nothing() -> None:
+    """There is nothing to take back."""

@@ -1,0 +1,108 @@
+"""An open partition of which this broker is the leader: who waits for its high watermark, and whether it still takes records.
+
+Invariants: only records below the high watermark are ever readable, and it moves only over what is durable. Once `stop` was called nothing
+is appended any more, and everyone who waits is told at once.
+Must not: talk to the controller or open anything (`PartitionManager`), or know Kafka requests (handlers).
+Source: Kafka `Partition`, `DelayedOperationPurgatory`; AutoMQ trap 28 (delayed fetches are woken by what was confirmed).
+"""
+
+from collections.abc import Callable, Sequence
+from typing import TypeAlias
+from uuid import UUID
+
+from broker.fetch.delayed import FetchWait
+from broker.partition.log import PartitionLog
+from controller.metadata.records import PartitionRecord
+from stream.batch.header import Buffer
+from stream.ids import Offset
+from stream.storage import Storage
+
+Settled: TypeAlias = Callable[[Exception | None], None]
+"""None: durable. Called once, on the loop."""
+
+
+class PartitionStopped(Exception):
+    """This broker stopped leading the partition before the records were known to be durable. They may be durable all the same."""
+
+
+class Partition:
+    __slots__ = ("_fetch_waits", "_high_watermark", "_storage", "_waiting", "accepts_records", "index", "leader_epoch", "log", "record",
+                 "stop_error", "topic_id", "topic_name")  # fmt: skip
+
+    def __init__(self, record: PartitionRecord, topic_name: str, log: PartitionLog, storage: Storage) -> None:
+        self.record = record
+        self.topic_id: UUID = record.topic_id
+        self.topic_name = topic_name
+        self.index = record.partition
+        self.leader_epoch = record.leader_epoch
+        self.log = log
+        self.accepts_records = True
+        self.stop_error: Exception | None = None
+        self._storage = storage
+        self._high_watermark = log.data.confirmed_offset
+        self._waiting: list[tuple[Offset, Settled]] = []
+        self._fetch_waits: set[FetchWait] = set()
+
+    @property
+    def log_start_offset(self) -> Offset:
+        return self.log.data.start_offset
+
+    @property
+    def high_watermark(self) -> Offset:
+        """End of what is durable and may be read."""
+        return self._high_watermark
+
+    @property
+    def log_end_offset(self) -> Offset:
+        return self.log.data.next_offset
+
+    def advance(self, size_bytes: int) -> None:
+        """The storage confirmed `size_bytes` of what was appended: wake those who wait for it."""
+        self._high_watermark = self.log.data.confirmed_offset
+        for wait in self._fetch_waits:
+            wait.progressed(size_bytes)
+        if self._waiting:
+            ready = [settled for offset, settled in self._waiting if offset <= self._high_watermark]
+            self._waiting = [waiting for waiting in self._waiting if waiting[0] > self._high_watermark]
+            for settled in ready:
+                settled(None)
+
+    def when_durable(self, end_offset: Offset, settled: Settled) -> None:
+        """Call back when everything below `end_offset` is durable (maybe at once), or when that will not be known here any more."""
+        if end_offset <= self._high_watermark:
+            settled(None)
+        elif self.stop_error is not None:
+            settled(self.stop_error)
+        else:
+            self._waiting.append((end_offset, settled))
+
+    def refuse_records(self) -> None:
+        """Somebody else is to lead: append nothing more, wake the readers. What was appended may still be acknowledged."""
+        self.accepts_records = False
+        for wait in list(self._fetch_waits):
+            wait.interrupt()
+
+    def stop(self, error: Exception | None = None) -> None:
+        """The end: streams are closed, or lost. Those who still wait for durability get an error that makes them look for the leader."""
+        self.refuse_records()
+        self.stop_error = error or PartitionStopped(f"{self.topic_name}-{self.index} is not led here any more")
+        waiting, self._waiting = self._waiting, []
+        for _, settled in waiting:
+            settled(self.stop_error)
+
+    def add_fetch_wait(self, wait: FetchWait) -> None:
+        self._fetch_waits.add(wait)
+
+    def remove_fetch_wait(self, wait: FetchWait) -> None:
+        self._fetch_waits.discard(wait)
+
+    def read_cached(self, offset: Offset, max_bytes: int) -> Sequence[Buffer] | None:
+        """Whole batches from the log cache, the first one whatever its size; None if they are not all there."""
+        return self._storage.read_cached(self.log.data.stream_id, offset, self._high_watermark, max_bytes)
+
+    async def read(self, offset: Offset, max_bytes: int) -> Sequence[Buffer]:
+        """Whole batches from wherever they are, the first one whatever its size. Cost: a GET or more if they are cold.
+
+        Raises OffsetOutOfRange (trimmed meanwhile), and errors of the store.
+        """
+        return await self._storage.read(self.log.data.stream_id, offset, self._high_watermark, max_bytes)
