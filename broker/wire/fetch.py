@@ -5,7 +5,10 @@ served version; the caller hands them to `transport.writelines` and must not cha
 Requests are read by the generated code, which is fast enough for them.
 Must not: choose what to return, or keep sessions.
 
-Cost (CPython 3.11, AMD EPYC): the table in `benchmarks/wire.py`.
+Cost (CPython 3.11, AMD EPYC, flexible versions): a response of 1 partition 2 us, of 10 partitions 7 us, whatever the
+size of the batches (the generated code copies: 56 us for 10 of 100 KB); a request of 1 partition 5 us, of 10 14 us.
+Measured: python -m timeit -s "import broker.wire.fetch as f; r = [bytes(1000)]"
+-s "t = [('t', [f.FetchPartitionResult(i, records=r) for i in range(10)])]" "f.encode_fetch_response(1, 12, t)"
 
 Source: FetchRequest.json and FetchResponse.json of Kafka 4; KIP-74, KIP-227, KIP-516 (topic ids), KIP-951.
 """

@@ -5,7 +5,9 @@ between the socket and the object store; requests and responses are byte for byt
 and writes (property-tested), for every served version.
 Must not: look into record batches, or judge acks and sizes.
 
-Cost (CPython 3.11, AMD EPYC): the table in `benchmarks/wire.py`.
+Cost (CPython 3.11, AMD EPYC, flexible versions): a response of 1 partition 1.1 us, of 10 partitions 3.2 us; a request
+of 1 partition 3 us, of 10 partitions 8 us, whatever the size of the batches. Measured: python -m timeit
+-s "import broker.wire.produce as p; t = [('t', [p.ProducePartitionResult(0)])]" "p.encode_produce_response(1, 9, t)"
 
 Source: ProduceRequest.json and ProduceResponse.json of Kafka 4; KIP-467 (record errors), KIP-951 (new leader).
 """
