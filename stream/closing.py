@@ -1,7 +1,7 @@
 """Close streams without rewriting a byte: name the WAL slots that hold what is not merged yet, and close, in one transaction.
 
-Invariant: a stream leaves the cache and the slot table in the same turn of the commit lane in which it was closed, so no merge that is under
-way can commit it again, and a later opening of the same stream starts clean (A -> B -> A). Everything of it must be confirmed before.
+Invariant: a stream leaves the cache and the slot table in the same turn of the commit lane in which it was closed, so no merge that is
+under way can commit it again, and a later opening of the same stream starts clean (A -> B -> A). Everything of it must be confirmed before.
 Source: DESIGN.md 4.7, big decision 7; traps 29, 34, 38 and 47 of the AutoMQ notes.
 """
 
@@ -50,7 +50,7 @@ class Closer:
         async with self._lane.turn:
             wanted = [handle for handle in handles if self._handles.get(handle.stream_id) is handle]
             objects = self._slots.take_in_place([handle.stream_id for handle in wanted if not handle.fenced])
-            chunks = _chunks_of(objects, self._config.commit_ranges_max)
+            chunks = _chunks_of(objects, self._config)
             for chunk in chunks[:-1]:
                 await self._send(chunk, wanted, [])
             most = self._config.commit_closes_max
@@ -82,14 +82,16 @@ def _only(item: NewObject, stream_ids: set[StreamId]) -> NewObject | None:
     return NewObject(item.object_id, item.key, item.role, item.size_bytes, ranges) if ranges else None
 
 
-def _chunks_of(objects: Sequence[NewObject], ranges_max: int) -> list[list[NewObject]]:
-    """At least one chunk, in slot order, each with at most `ranges_max` ranges or one object."""
+def _chunks_of(objects: Sequence[NewObject], config: StreamConfig) -> list[list[NewObject]]:
+    """At least one chunk, in slot order, within the limits of one commit (one object may have as many ranges as it has)."""
     chunks: list[list[NewObject]] = [[]]
     range_count = 0
     for item in objects:
-        if chunks[-1] and range_count + len(item.ranges) > ranges_max:
+        chunk = chunks[-1]
+        if chunk and (range_count + len(item.ranges) > config.commit_ranges_max or len(chunk) >= config.commit_objects_max):
             chunks.append([])
+            chunk = chunks[-1]
             range_count = 0
-        chunks[-1].append(item)
+        chunk.append(item)
         range_count += len(item.ranges)
     return chunks

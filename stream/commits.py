@@ -12,7 +12,7 @@ from random import Random
 import structlog
 
 from stream.config import StreamConfig
-from stream.errors import StreamFenced, WalFenced
+from stream.errors import StreamFenced, StreamNotOpened, WalFenced
 from stream.ids import StreamId
 from stream.ports import CommitObjects, StreamMetadata
 from stream.retry import Backoff
@@ -43,7 +43,7 @@ class CommitLane:
                 await self._metadata.commit(build())
             except WalFenced:
                 raise
-            except StreamFenced as error:
+            except (StreamFenced, StreamNotOpened) as error:
                 _log.warning("stream_fenced_at_commit", stream_id=error.stream_id, reason=str(error))
                 self._on_stream_fenced(error.stream_id)
             except Exception as error:  # noqa: BLE001 - controllers fail in many ways; giving up would lose what is acknowledged

@@ -105,6 +105,8 @@ class StreamConfig:
     commit_ranges_max: int = 16_000
     """Ranges in one commit; the controller refuses more than 20,000."""
 
+    commit_objects_max: int = 1_000
+
     commit_closes_max: int = 2_000
 
     def __post_init__(self) -> None:

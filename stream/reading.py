@@ -1,12 +1,12 @@
 """Reads across memory and objects: the log cache first, committed objects for what is older.
 
-Invariant: what is returned begins with the batch that holds the offset and has no gap; data is either in the cache (until it is committed) or
-in the metadata's ranges, so a place that neither knows is an error, never skipped. An object that compaction removed under a read is planned
-anew. Must not cache anything itself. Source: AutoMQ `S3Storage.read0`; traps 21, 24 and 26 of its notes.
+Invariant: what is returned begins with the batch that holds the offset and has no gap; data is either in the cache (until it is committed)
+or in the metadata's ranges, so a place that neither knows is an error, never skipped. An object that compaction removed under a read is
+planned anew. Must not cache anything itself. Source: AutoMQ `S3Storage.read0`; traps 21, 24 and 26 of its notes.
 """
 
 from objectstore.errors import ObjectNotFound
-from stream.batch.header import Buffer
+from stream.batch.header import Buffer, batch_span
 from stream.batch.records import first_record_at_or_after
 from stream.config import StreamConfig
 from stream.errors import OffsetOutOfRange
@@ -52,7 +52,9 @@ class StreamReader:
         offset, replans = start_offset, 0
         found: tuple[int, int] | None = None
         while found is None and offset < end_offset:
-            ranges = self._metadata.objects(stream_id, offset, end_offset, self._plan_max)
+            cached_from = self._cache.start_of(stream_id)
+            cold_end = end_offset if cached_from is None else min(end_offset, cached_from)
+            ranges = self._metadata.objects(stream_id, offset, cold_end, self._plan_max) if offset < cold_end else []
             if not ranges:
                 found = self._timestamp_in_cache(stream_id, timestamp_ms, offset)
                 break
@@ -67,12 +69,16 @@ class StreamReader:
         return None if found is None or found[0] >= end_offset else (Offset(found[0]), Millis(found[1]))
 
     def _timestamp_in_cache(self, stream_id: StreamId, timestamp_ms: int, offset: Offset) -> tuple[int, int] | None:
-        """What no object holds yet. Entries know their newest timestamp, so hardly more than one is decoded."""
+        """Entries and batches know their newest timestamp, so hardly more than one is decoded."""
         for entry in self._cache.entries_after(stream_id, offset):
-            if entry.max_timestamp_ms >= timestamp_ms and entry.end_offset > offset:
-                found = first_record_at_or_after(memoryview(entry.payload), timestamp_ms, from_offset=offset)
+            if entry.max_timestamp_ms < timestamp_ms or entry.end_offset <= offset:
+                continue
+            payload, at = memoryview(entry.payload), 0
+            while at < len(payload):
+                found = first_record_at_or_after(payload[at:], timestamp_ms, from_offset=offset)
                 if found is not None:
                     return found
+                at += batch_span(payload, at).size_bytes
         return None
 
     def _plan(self, stream_id: StreamId, offset: Offset, end_offset: Offset) -> list[ObjectRange]:

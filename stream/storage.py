@@ -24,15 +24,16 @@ from stream.config import StreamConfig
 from stream.errors import NotContiguous, StreamError, StreamFenced, StreamNotClosed, StreamNotOpened, WalClosed, WalFenced, WalFull
 from stream.ids import Millis, Offset, StreamId, WalSequence
 from stream.keys import wal_key
-from stream.log_cache import AppendEntry as AppendEntry
-from stream.log_cache import CacheBlock, LogCache
+from stream.log_cache import AppendEntry, CacheBlock, LogCache
 from stream.object_reader import ObjectReader
 from stream.ports import OpenStream, StreamMetadata, WalIdentity
 from stream.reading import StreamReader
-from stream.stream import StreamHandle as StreamHandle
+from stream.stream import StreamHandle
 from stream.upload import Uploader
 from stream.wal.slots import SlotTable
 from stream.wal.wal import AppendDone, AppendGroup, DurableBulk, Wal
+
+__all__ = ["AppendEntry", "Storage", "StreamHandle"]
 
 _log = structlog.get_logger(__name__)
 
@@ -248,14 +249,14 @@ class Storage:
             handle = handles.get(entry.stream_id)
             if handle is None or not handle.accepting:
                 _take_back(handles, entries[:at])
-                raise (
-                    StreamFenced(entry.stream_id, "it is open elsewhere") if handle and handle.fenced else StreamNotOpened(entry.stream_id)
-                )
-            if entry.base_offset != handle.next_offset:
+                raise _refusal(entry.stream_id, handle)
+            payload_bytes = len(entry.payload)
+            if entry.base_offset != handle.next_offset or entry.end_offset <= entry.base_offset or not payload_bytes:
                 _take_back(handles, entries[:at])
                 raise NotContiguous(entry.stream_id, handle.next_offset, entry.base_offset)
             handle.next_offset = entry.end_offset
-            size_bytes += len(entry.payload)
+            size_bytes += payload_bytes
+        assert size_bytes, "a group holds at least one entry"
         backlog_bytes = self._wal.unacknowledged_bytes + self._held_bytes + size_bytes
         if backlog_bytes > self._unacknowledged_max or self._cache.uncommitted_bytes > self._cache_max:
             self._check_room(entries, backlog_bytes)
@@ -410,6 +411,10 @@ class Storage:
             if not waiter.done():
                 waiter.set_result(None)
         self._room_waiters.clear()
+
+
+def _refusal(stream_id: StreamId, handle: StreamHandle | None) -> StreamError:
+    return StreamNotOpened(stream_id) if handle is None or not handle.fenced else StreamFenced(stream_id, "it is open elsewhere")
 
 
 def _take_back(handles: dict[StreamId, StreamHandle], entries: Sequence[AppendEntry]) -> None:

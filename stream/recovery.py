@@ -1,0 +1,161 @@
+"""Take over the WAL of a dead writer: find its last durable slot, make sure that it stays the last, commit what is not committed yet.
+
+Invariants: every slot below the returned end was read before the fence was put, or by the 412 that refused it, so nothing that was ever
+acknowledged is left out; nothing behind the fence can ever be acknowledged. Safe to repeat and to race: a fence that is there is taken as
+the end, slots that are committed are skipped here and by the controller. A damaged slot or a gap in a stream fails the recovery, loudly.
+The writer must be fenced in the metadata before (its streams' committed ends stand still). Must not delete anything.
+Source: DESIGN.md 5, big decision 6; traps 2, 13, 16 and 18 of the AutoMQ notes.
+"""
+
+import asyncio
+from collections import deque
+from collections.abc import AsyncIterator
+from dataclasses import dataclass
+
+import structlog
+
+from objectstore.errors import ObjectNotFound, PreconditionFailed
+from objectstore.ports import ObjectStore
+from stream.config import StreamConfig
+from stream.errors import NotContiguous, ObjectCorrupt
+from stream.format.layout import TAIL_BYTES
+from stream.format.reader import NeedMore, ObjectIndex, parse_tail
+from stream.format.writer import fence_object
+from stream.ids import Millis, Offset, StreamId, WalSequence
+from stream.keys import wal_key
+from stream.ports import NewObject, ObjectRole, StreamMetadata, StreamRange, WalIdentity
+
+_log = structlog.get_logger(__name__)
+
+
+@dataclass(frozen=True, slots=True)
+class RecoveryReport:
+    """end: the fenced slot. committed_object_count: slots that were named in place by this call."""
+
+    failed: WalIdentity
+    start: WalSequence
+    end: WalSequence
+    committed_object_count: int
+    committed_bytes: int
+    fenced_by_us: bool
+
+
+@dataclass(slots=True)
+class _Ends:
+    """Where each stream of the dead writer ends, as far as this recovery has come."""
+
+    by_stream: dict[StreamId, Offset]
+
+    def take(self, ranges: tuple[StreamRange, ...]) -> tuple[StreamRange, ...]:
+        """The ranges that are the dead writer's to commit and are not committed yet. Raises NotContiguous where something is missing."""
+        taken: list[StreamRange] = []
+        for item in ranges:
+            end = self.by_stream.get(item.stream_id)
+            if end is None or item.end_offset <= end:
+                continue
+            if item.start_offset > end:
+                raise NotContiguous(item.stream_id, end, item.start_offset)
+            self.by_stream[item.stream_id] = item.end_offset
+            taken.append(item)
+        return tuple(taken)
+
+
+async def recover_wal(
+    store: ObjectStore,
+    metadata: StreamMetadata,
+    failed: WalIdentity,
+    start: WalSequence,
+    *,
+    recoverer: WalIdentity,
+    now_ms: Millis,
+    config: StreamConfig,
+) -> RecoveryReport:
+    """Recover from slot `start` (the committed one in the metadata) and end the WAL.
+
+    Cost: one GET of at most 64 KiB per slot, config.recovery_read_ahead_count at once, one PUT. Raises errors of the store and of the
+    metadata, ObjectCorrupt and NotContiguous; after any of them call it again with the then committed slot.
+    """
+    walk = _Walk(store, failed, start, recoverer=recoverer, now_ms=now_ms, read_ahead_count=config.recovery_read_ahead_count)
+    ends = _Ends(metadata.streams_owned_by(failed))
+    pending: list[NewObject] = []
+    range_count = object_count = committed_bytes = 0
+    async for key, index in walk.slots():
+        ranges = ends.take(index.ranges)
+        if not ranges:
+            continue
+        full = len(pending) >= config.recovery_commit_objects_max or range_count + len(ranges) > config.recovery_commit_ranges_max
+        if pending and full:
+            await metadata.commit_recovered(failed, pending, done=False, end=WalSequence(0))
+            pending, range_count = [], 0
+        pending.append(NewObject(None, key, ObjectRole.WAL, index.object_size_bytes, ranges))
+        range_count += len(ranges)
+        object_count += 1
+        committed_bytes += sum(item.size_bytes for item in ranges)
+    await metadata.commit_recovered(failed, pending, done=True, end=walk.end)
+    report = RecoveryReport(failed, start, walk.end, object_count, committed_bytes, walk.fenced_by_us)
+    _log.info("wal_recovered", node_id=failed.node_id, node_epoch=failed.node_epoch, end=walk.end, object_count=object_count)
+    return report
+
+
+class _Walk:
+    """The slots of a WAL from `start` to its end, which it fences. Tails are read ahead; only the first free slot is ever written to."""
+
+    def __init__(
+        self, store: ObjectStore, failed: WalIdentity, start: WalSequence, *, recoverer: WalIdentity, now_ms: Millis, read_ahead_count: int
+    ) -> None:
+        self._store = store
+        self._failed = failed
+        self._recoverer = recoverer
+        self._now_ms = now_ms
+        self._read_ahead_count = read_ahead_count
+        self.end = start
+        self.fenced_by_us = False
+
+    async def slots(self) -> AsyncIterator[tuple[str, ObjectIndex]]:
+        """(key, index) of every data slot in order. When it stops by itself, `end` is fenced."""
+        reads: deque[asyncio.Task[ObjectIndex | None]] = deque()
+        try:
+            while True:
+                while len(reads) < self._read_ahead_count:
+                    reads.append(asyncio.ensure_future(self._read(WalSequence(self.end + len(reads)))))
+                index = await reads.popleft()
+                if index is None:
+                    if await self._fence(self.end):
+                        return
+                    index = await self._read(self.end)
+                    if index is None:
+                        raise ObjectCorrupt(wal_key(self._failed, self.end), 0, "is taken, but not there: somebody deletes from this WAL")
+                if index.is_fence:
+                    return
+                yield wal_key(self._failed, self.end), index
+                self.end = WalSequence(self.end + 1)
+        finally:
+            for read in reads:
+                read.cancel()
+            await asyncio.gather(*reads, return_exceptions=True)
+
+    async def _read(self, sequence: WalSequence) -> ObjectIndex | None:
+        """The slot's index; None: the slot is free. The slot number in the header has to be that of the key."""
+        key = wal_key(self._failed, sequence)
+        try:
+            tail = await self._store.get_tail(key, TAIL_BYTES)
+            index = parse_tail(tail.data, tail.size_bytes, key)
+            if isinstance(index, NeedMore):
+                rest = await self._store.get_range(key, index.position, tail.size_bytes - index.position)
+                index = parse_tail(rest, tail.size_bytes, key)
+        except ObjectNotFound:
+            return None
+        if isinstance(index, NeedMore):
+            raise ObjectCorrupt(key, index.position, "the index is longer than its footer says")
+        if index.header.sequence != sequence or (not index.is_fence and index.header.writer != self._failed):
+            raise ObjectCorrupt(key, 0, f"holds slot {index.header.sequence} of {index.header.writer}")
+        return index
+
+    async def _fence(self, sequence: WalSequence) -> bool:
+        """Close the first free slot. False: it is not free any more, read it again. Retries inside the store may meet our own fence."""
+        try:
+            await self._store.put_if_absent(wal_key(self._failed, sequence), fence_object(self._recoverer, sequence, self._now_ms))
+        except PreconditionFailed:
+            return False
+        self.fenced_by_us = True
+        return True
