@@ -1,0 +1,52 @@
+"""Which handler serves which API: the one list. What is not here is neither announced nor served."""
+
+from collections.abc import Mapping
+from typing import Final
+
+from broker.handlers import (
+    cluster,
+    configs,
+    fetch,
+    find_coordinator,
+    groups,
+    list_offsets,
+    metadata,
+    offset_for_leader_epoch,
+    produce,
+    topics,
+)
+from broker.handlers.api_versions import make_handler
+from broker.handlers.producer_ids import ProducerIds
+from broker.ports import Handler, InlineHandler
+from broker.wire import apis
+
+INLINE: Final[Mapping[int, InlineHandler]] = {apis.PRODUCE.key: produce.handle_produce}
+
+_STATELESS: Final[Mapping[int, Handler]] = {
+    apis.FETCH.key: fetch.handle_fetch,
+    apis.LIST_OFFSETS.key: list_offsets.handle_list_offsets,
+    apis.METADATA.key: metadata.handle_metadata,
+    apis.OFFSET_COMMIT.key: groups.handle_offset_commit,
+    apis.OFFSET_FETCH.key: groups.handle_offset_fetch,
+    apis.FIND_COORDINATOR.key: find_coordinator.handle_find_coordinator,
+    apis.JOIN_GROUP.key: groups.handle_join_group,
+    apis.HEARTBEAT.key: groups.handle_heartbeat,
+    apis.LEAVE_GROUP.key: groups.handle_leave_group,
+    apis.SYNC_GROUP.key: groups.handle_sync_group,
+    apis.DESCRIBE_GROUPS.key: groups.handle_describe_groups,
+    apis.LIST_GROUPS.key: groups.handle_list_groups,
+    apis.CREATE_TOPICS.key: topics.handle_create_topics,
+    apis.DELETE_TOPICS.key: topics.handle_delete_topics,
+    apis.OFFSET_FOR_LEADER_EPOCH.key: offset_for_leader_epoch.handle_offset_for_leader_epoch,
+    apis.DESCRIBE_CONFIGS.key: configs.handle_describe_configs,
+    apis.CREATE_PARTITIONS.key: topics.handle_create_partitions,
+    apis.DELETE_GROUPS.key: groups.handle_delete_groups,
+    apis.DESCRIBE_CLUSTER.key: cluster.handle_describe_cluster,
+}
+
+
+def make_handlers() -> dict[int, Handler]:
+    """The handlers of one broker; those with state get their own."""
+    handlers: dict[int, Handler] = {**_STATELESS, apis.INIT_PRODUCER_ID.key: ProducerIds().handle}
+    handlers[apis.API_VERSIONS.key] = make_handler([*handlers, *INLINE])
+    return handlers

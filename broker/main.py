@@ -1,0 +1,60 @@
+"""The broker process: `run(config, store_url)` until a signal or a fence. Tells its supervisor by the exit code what to do.
+
+0: stopped in order (SIGTERM, SIGINT). 1: could not start; the log says why. 3: this start was fenced or lost its metadata: start it again.
+Must not import what `--help` does not need: heavy modules are imported inside `run`.
+"""
+
+import asyncio
+import signal
+from typing import Final
+
+import structlog
+
+from broker.config import BrokerConfig
+
+log = structlog.get_logger()
+
+EXIT_OK: Final = 0
+EXIT_NOT_STARTED: Final = 1
+EXIT_FENCED: Final = 3
+
+
+def run(config: BrokerConfig, store_url: str) -> int:
+    """Run one broker in this process; returns its exit code."""
+    import uvloop
+
+    with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
+        return runner.run(serve(config, store_url))
+
+
+async def serve(config: BrokerConfig, store_url: str) -> int:
+    from broker.node import Broker
+    from broker.server import PortTaken
+    from controller.errors import ControllerError
+    from objectstore.errors import ObjectStoreError
+    from objectstore.url import open_store
+    from stream.errors import StreamError
+
+    stop_asked = asyncio.Event()
+    loop = asyncio.get_running_loop()
+    for number in (signal.SIGTERM, signal.SIGINT):
+        loop.add_signal_handler(number, stop_asked.set)
+    try:
+        store = open_store(store_url)
+    except (ObjectStoreError, OSError) as error:
+        log.error("broker_not_started", reason=str(error))
+        return EXIT_NOT_STARTED
+    try:
+        try:
+            broker = await Broker.start(config, store)
+        except (PortTaken, ControllerError, ObjectStoreError, StreamError, TimeoutError) as error:
+            log.error("broker_not_started", reason=str(error))
+            return EXIT_NOT_STARTED
+        asked = loop.create_task(stop_asked.wait())
+        await asyncio.wait((asked, broker.ended), return_when=asyncio.FIRST_COMPLETED)
+        asked.cancel()
+        fenced = broker.ended.done()
+        await (broker.abandon() if fenced else broker.stop())
+        return EXIT_FENCED if fenced else EXIT_OK
+    finally:
+        await store.close()

@@ -1,0 +1,247 @@
+"""One start of one broker: everything wired, in the only order that is safe, and taken down in reverse.
+
+    store -> probe -> port bound -> registered (new node epoch) -> metadata followed -> WAL -> partitions -> clients served
+
+Invariants: no client is served before the metadata has caught up; nothing is acknowledged while the session is lost; a start that was
+fenced never serves again: it ends (`ended`), and its supervisor starts the process anew, which registers with a new epoch.
+Must not: know what any request means.
+
+Source: Kafka's BrokerServer and BrokerLifecycleManager; DESIGN.md sections 4 and 5.
+"""
+
+import asyncio
+import socket
+import time
+from contextlib import suppress
+from random import Random
+from typing import Final
+from uuid import uuid4
+
+import structlog
+
+from broker.config import BrokerConfig
+from broker.dispatch import RequestDispatcher
+from broker.groups.coordinator import GroupCoordinator
+from broker.groups.model import GroupLimits
+from broker.groups.offsets_log import OFFSETS_TOPIC, TopicOffsetsLog
+from broker.handlers.table import INLINE, make_handlers
+from broker.partition.manager import PartitionManager
+from broker.recovery_duty import RecoveryDuty
+from broker.server import Server
+from controller.errors import ControllerError
+from controller.metadata.image import MetadataImage
+from controller.rpc.client import ControllerClient
+from controller.rpc.follower import MetadataFollower
+from controller.rpc.messages import BrokerRegistered, RegisterBroker, UnregisterBroker
+from controller.rpc.stream_metadata import ControllerStreamMetadata
+from objectstore.ports import ObjectStore
+from objectstore.probe import probe_conditional_writes
+from stream.config import StreamConfig
+from stream.errors import StreamError
+from stream.ids import Millis, NodeEpoch, NodeId, WalSequence
+from stream.ports import WalIdentity
+from stream.recovery import recover_wal
+from stream.storage import Storage
+
+log = structlog.get_logger()
+
+PROBE_PREFIX: Final = "probe/"
+_DRAIN_SHARE: Final = 0.6
+"""Part of the time for a graceful stop that closing the partitions may take; the rest is for uploading and saying goodbye."""
+
+
+class Broker:
+    """Implements `broker.ports.Node`. Use: `broker = await Broker.start(config, store)`, then `await broker.ended` or `broker.stop()`.
+
+    The store stays the caller's: `stop` does not close it.
+    """
+
+    def __init__(self, config: BrokerConfig, store: ObjectStore, stream_config: StreamConfig) -> None:
+        self.config = config
+        self.store = store
+        self.server = Server(config)
+        self.client = ControllerClient(config.controllers)
+        self.node_id = NodeId(-1)
+        self.node_epoch = NodeEpoch(-1)
+        self.cluster_id = ""
+        self.ended: asyncio.Future[str] = asyncio.get_running_loop().create_future()
+        """Why this start is over though nobody asked for it: it was fenced, or its metadata can not be followed any more."""
+        self.follower: MetadataFollower
+        self.storage: Storage
+        self.partitions: PartitionManager
+        self.groups: GroupCoordinator
+        self._stream_config = stream_config
+        self._rng = Random()  # noqa: S311 - jitter, not a secret
+        self._recovery: RecoveryDuty | None = None
+        self._has_storage = False
+        self._is_stopping = False
+
+    # --- what handlers see ---------------------------------------------------------------------------------------------------------------
+
+    @property
+    def image(self) -> MetadataImage:
+        return self.follower.image
+
+    def now_ms(self) -> Millis:
+        return Millis(time.time_ns() // 1_000_000)
+
+    def can_write(self) -> bool:
+        return self.follower.can_write() and not self.storage.fenced
+
+    @property
+    def port(self) -> int:
+        return self.server.port
+
+    # --- start ----------------------------------------------------------------------------------------------------------------------------
+
+    @classmethod
+    async def start(cls, config: BrokerConfig, store: ObjectStore, stream_config: StreamConfig | None = None) -> "Broker":
+        """A broker that serves. Raises PortTaken, ConditionalWritesIgnored, TimeoutError (no controller), ControllerError, StreamError."""
+        broker = cls(config, store, stream_config or StreamConfig())
+        try:
+            await broker._start()
+        except BaseException:
+            await broker._abandon()
+            raise
+        return broker
+
+    async def _start(self) -> None:
+        await probe_conditional_writes(self.store, PROBE_PREFIX, uuid4().hex)
+        await self.server.bind()
+        me = await self._register()
+        self.follower = MetadataFollower(self.client, me)
+        self.client.bind(self.follower)
+        await self.follower.start(self.config.registration_timeout_ms / 1_000)
+        metadata = ControllerStreamMetadata(self.client, self.follower, me)
+        self.storage = Storage(
+            self.store, metadata, me, self._stream_config, now_ms=self.now_ms, rng=self._rng, on_fenced=self._on_storage_fenced
+        )
+        self._has_storage = True
+        await self.storage.start()
+        self.partitions = PartitionManager(
+            me, self.storage, image=lambda: self.follower.image, subscribe=self.follower.subscribe, now_ms=self.now_ms
+        )
+        self._start_groups()
+        self._recovery = RecoveryDuty(
+            me,
+            lambda: self.follower.image,
+            lambda failed, start: recover_wal(
+                self.store, metadata, failed, start, recoverer=me, now_ms=self.now_ms(), config=self._stream_config
+            ),
+            self._rng,
+        )
+        self.follower.on_session(self._on_session)
+        self.follower.failed.add_done_callback(self._on_follower_over)
+        self.follower.subscribe(self._recovery.on_batch)
+        await self.partitions.start()
+        await self.server.serve(RequestDispatcher(self, make_handlers(), INLINE))
+        log.info("broker_started", node_id=self.node_id, node_epoch=self.node_epoch, port=self.port, cluster_id=self.cluster_id)
+
+    async def _register(self) -> WalIdentity:
+        request = RegisterBroker(
+            node_id=NodeId(self.config.node_id),
+            incarnation_id=uuid4(),
+            host=self.config.advertised_host,
+            port=self.config.advertised_port or self.server.port,
+            machine_host=_machine_host(self.client.address),
+            rack=self.config.rack,
+        )
+        registered: BrokerRegistered = await self.client.register_broker(request, timeout_s=self.config.registration_timeout_ms / 1_000)
+        self.node_id, self.node_epoch, self.cluster_id = registered.node_id, registered.node_epoch, registered.cluster_id
+        return WalIdentity(self.node_id, self.node_epoch)
+
+    def _start_groups(self) -> None:
+        limits = GroupLimits(
+            session_timeout_min_ms=self.config.group_min_session_timeout_ms,
+            session_timeout_max_ms=self.config.group_max_session_timeout_ms,
+            initial_rebalance_delay_ms=self.config.group_initial_rebalance_delay_ms,
+            members_max=self.config.group_max_size,
+        )
+        self.groups = GroupCoordinator(
+            TopicOffsetsLog(self), limits, now_ms=self.now_ms, new_member_id=lambda client_id: f"{client_id}-{uuid4()}"
+        )
+        self.partitions.add_leader_change_listener(self._on_leader_change)
+
+    def _on_leader_change(self, topic_name: str, partition: int, opened: bool) -> None:
+        if topic_name == OFFSETS_TOPIC:
+            (self.groups.partition_opened if opened else self.groups.partition_closed)(partition)
+
+    # --- losing the right to write --------------------------------------------------------------------------------------------------------
+
+    def _on_session(self, has_session: bool) -> None:
+        if has_session:
+            self.storage.resume_acknowledging()
+            return
+        self.storage.stop_acknowledging()
+        if self.follower.fenced:
+            self._end("the controller fenced this broker start")
+
+    def _on_storage_fenced(self, error: StreamError) -> None:
+        self._end(f"the WAL can not be written any more: {error}")
+
+    def _on_follower_over(self, failed: asyncio.Future[None]) -> None:
+        error = None if failed.cancelled() else failed.exception()
+        self._end(f"the metadata can not be followed any more: {error or 'the stream is over'}")
+
+    def _end(self, reason: str) -> None:
+        if not self._is_stopping and not self.ended.done():
+            log.error("broker_ended", node_id=self.node_id, node_epoch=self.node_epoch, reason=reason)
+            self.ended.set_result(reason)
+
+    # --- stop -----------------------------------------------------------------------------------------------------------------------------
+
+    async def stop(self) -> None:
+        """Leave in order: partitions closed and committed in place, then unregistered. Takes at most `shutdown_timeout_ms`.
+
+        What is not done by then is left to recovery, as after a crash; nothing that was acknowledged is lost either way.
+        """
+        self._is_stopping = True
+        timeout_s = self.config.shutdown_timeout_ms / 1_000
+        try:
+            async with asyncio.timeout(timeout_s):
+                await self._leave(timeout_s)
+        except (TimeoutError, ControllerError, StreamError) as error:
+            log.warning("broker_stopped_unclean", node_id=self.node_id, node_epoch=self.node_epoch, error=repr(error))
+        else:
+            log.info("broker_stopped", node_id=self.node_id, node_epoch=self.node_epoch)
+        await self._abandon()
+
+    async def _leave(self, timeout_s: float) -> None:
+        await self.server.stop_accepting()
+        if self.storage.fenced or self.follower.fenced:
+            return
+        async with asyncio.timeout(timeout_s * _DRAIN_SHARE):
+            await self.partitions.close()
+        await self.storage.close(timeout_s=timeout_s * (1 - _DRAIN_SHARE) / 2)
+        wal_end: WalSequence = self.storage.wal_end
+        await self.client.unregister_broker(UnregisterBroker(node_id=self.node_id, node_epoch=self.node_epoch, wal_end=wal_end))
+
+    async def abandon(self) -> None:
+        """Stop at once, as a crash would: nothing is flushed, closed or unregistered."""
+        self._is_stopping = True
+        await self._abandon()
+
+    async def _abandon(self) -> None:
+        self._is_stopping = True
+        await self.server.close()
+        if self._recovery is not None:
+            await self._recovery.close()
+        if self._has_storage:
+            await self.storage.abandon()
+        with suppress(AttributeError):
+            await self.follower.stop()
+        await self.client.close()
+        if not self.ended.done():
+            self.ended.set_result("stopped")
+
+
+def _machine_host(controller: str) -> str:
+    """Our address on the way to the controller. Connecting a datagram socket sends nothing: it only asks the routing table."""
+    host, _, port = controller.rpartition(":")
+    try:
+        family, kind, protocol, _, address = socket.getaddrinfo(host.strip("[]"), int(port), type=socket.SOCK_DGRAM)[0]
+        with socket.socket(family, kind, protocol) as probe:
+            probe.connect(address)
+            return str(probe.getsockname()[0])
+    except OSError:
+        return socket.gethostname()
