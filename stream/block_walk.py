@@ -7,11 +7,12 @@ or across a border of the range raises ObjectCorrupt, even though its checksum h
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from stream.batch.header import BatchSpan, batch_span
+from stream.batch.header import BatchSpan, batch_span, parse_header
 from stream.batch.records import first_record_at_or_after
-from stream.errors import BatchCorrupt, ObjectCorrupt
+from stream.errors import BatchCorrupt, NotContiguous, ObjectCorrupt
 from stream.format.layout import BlockEntry
-from stream.ids import Offset
+from stream.format.writer import RunEntry
+from stream.ids import Millis, Offset
 from stream.ports import ObjectRange
 
 
@@ -67,3 +68,23 @@ def find_timestamp(piece: Piece, data: bytes, timestamp_ms: int, start_offset: i
             if found is not None:
                 return found
     return None
+
+
+def entry_of(piece: Piece, data: bytes) -> RunEntry:
+    """All of the block that belongs to the range, for writing it elsewhere. A hole raises NotContiguous: it is not ours to bridge."""
+    wanted = piece.source.range
+    start = expected = max(piece.block.start_offset, wanted.start_offset)
+    end = min(piece.block.end_offset, wanted.end_offset)
+    begin = stop = -1
+    records, max_timestamp_ms = 0, -1
+    for at, span in batches_of(piece, data):
+        if span.base_offset != expected:
+            raise NotContiguous(wanted.stream_id, expected, Offset(span.base_offset))
+        begin = at if begin < 0 else begin
+        stop = at + span.size_bytes
+        expected = Offset(span.next_offset)
+        records += parse_header(data, at).record_count
+        max_timestamp_ms = max(max_timestamp_ms, span.max_timestamp_ms)
+    if expected != end:
+        raise NotContiguous(wanted.stream_id, end, expected)
+    return RunEntry(start, end, records, Millis(max_timestamp_ms), memoryview(data)[begin:stop])

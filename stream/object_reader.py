@@ -26,6 +26,8 @@ from stream.read_ahead import ReadAhead, Reader
 
 _log = get_logger()
 _INT64_MAX = (1 << 63) - 1
+_REWRITE_GAP_BYTES = 128 << 10
+"""Reading this much for nothing costs less than another GET."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -104,7 +106,7 @@ class ObjectReader:
         for source in ranges:
             if source.range.max_timestamp_ms < timestamp_ms or source.range.end_offset <= start_offset:
                 continue
-            for piece in await self._pieces(source, max(start_offset, source.range.start_offset), _INT64_MAX):
+            for piece in await self.pieces(source, max(start_offset, source.range.start_offset)):
                 if piece.block.max_timestamp_ms < timestamp_ms:
                     continue
                 (data,) = await self._load([piece])
@@ -145,7 +147,7 @@ class ObjectReader:
             wanted.append(source)
         pieces: list[Piece] = []
         bytes_planned = 0
-        for found in await asyncio.gather(*(self._pieces(source, start, end_offset) for source in wanted)):
+        for found in await asyncio.gather(*(self.pieces(source, start, end_offset) for source in wanted)):
             for piece in found:
                 if pieces and bytes_planned >= max_bytes:
                     return pieces
@@ -153,7 +155,7 @@ class ObjectReader:
                 pieces.append(piece)
         return pieces
 
-    async def _pieces(self, source: ObjectRange, start: int, end_offset: int) -> list[Piece]:
+    async def pieces(self, source: ObjectRange, start: int = 0, end_offset: int = _INT64_MAX) -> list[Piece]:
         """Blocks of the range from `start` on. The object must hold all of the range that was committed for it."""
         index, wanted = await self.index(source), source.range
         held = index.blocks_of(wanted.stream_id, wanted.start_offset, wanted.end_offset)
@@ -164,23 +166,30 @@ class ObjectReader:
     # --- loading ----------------------------------------------------------------------------------------------------------------------
 
     async def _load(self, pieces: Sequence[Piece]) -> list[bytes]:
-        groups: list[list[Piece]] = []
-        group_bytes = 0
-        for piece in pieces:
-            last = groups[-1][-1] if groups else None
-            follows = (
-                last is not None
-                and last.source.key == piece.source.key
-                and last.block.position + last.block.size_bytes == piece.block.position
-                and group_bytes + piece.block.size_bytes <= self._config.get_bytes_max
-            )
-            if not follows:
-                groups.append([])
-                group_bytes = 0
-            groups[-1].append(piece)
-            group_bytes += piece.block.size_bytes
-        loaded = await asyncio.gather(*(self._load_group(group) for group in groups))
+        loaded = await asyncio.gather(*(self._load_group(group) for group in self._groups(pieces, 0)))
         return [data for blocks in loaded for data in blocks]
+
+    def _groups(self, pieces: Sequence[Piece], gap_bytes_max: int) -> list[list[Piece]]:
+        """Neighbours in one object, in its order and at most this far apart: one GET each, of at most get_bytes_max or one block."""
+        groups: list[list[Piece]] = []
+        key, start, end = "", 0, 0
+        for piece in pieces:
+            position = piece.block.position
+            block_end = position + piece.block.size_bytes
+            near = piece.source.key == key and 0 <= position - end <= gap_bytes_max
+            if not near or block_end - start > self._config.get_bytes_max:
+                groups.append([])
+                key, start = piece.source.key, position
+            groups[-1].append(piece)
+            end = block_end
+        return groups
+
+    async def load_uncached(self, pieces: Sequence[Piece]) -> list[bytes]:
+        """Blocks of one object, in its order, one GET after another: for rewriting, which should not push out what readers need."""
+        loaded: list[bytes] = []
+        for group in self._groups(pieces, _REWRITE_GAP_BYTES):
+            loaded += [data for data, _ in await self._get_blocks(group)]
+        return loaded
 
     async def _load_group(self, group: Sequence[Piece]) -> list[bytes]:
         by_key = {(piece.source.key, piece.block.position): piece for piece in group}

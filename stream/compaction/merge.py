@@ -1,0 +1,209 @@
+"""Merge ranges away: read what the plan names, write it as objects of our own, exchange the ranges in one transaction.
+
+Invariant: only streams that this process holds open are touched, asked again right before writing and before the commit (the controller has
+the last word); the exchange happens whole or not at all. A round that fails leaves only prepared objects, which expire. A stream whose
+objects are damaged is set aside until the next start: never rewritten, never in the way of others. One round at a time; holds
+`round_bytes_max` twice (blocks and the body of a PUT). Source: AutoMQ `CompactionManager`; issue of in-place commits: DESIGN.md 4.7.
+"""
+
+import asyncio
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+from typing import Protocol
+
+import structlog
+
+from objectstore.ports import ObjectStore
+from stream.block_walk import Piece, entry_of
+from stream.clock import WallClock
+from stream.compaction.plan import CompactionConfig, Merge, Output, check_outputs, plan_round, plan_stream, replaced_by
+from stream.errors import NotContiguous, ObjectCorrupt, StreamFenced, WalFenced
+from stream.format.layout import NO_SEQUENCE
+from stream.format.writer import BuiltObject, RunEntry, StreamRun, build_object
+from stream.ids import ObjectId, Offset, StreamId, WalSequence
+from stream.object_reader import ObjectReader
+from stream.ports import CommitObjects, NewObject, ObjectRange, StreamMetadata, WalIdentity
+
+_log = structlog.get_logger(__name__)
+
+_STREAMS_PER_TURN = 20
+"""Streams planned before other tasks get the event loop."""
+
+_PAGES_PER_LOOK = 8
+_OBJECTS_READ_AT_ONCE = 4
+
+
+class OwnedStream(Protocol):
+    """A stream that is open here and not closing. `stream.stream.StreamHandle` is one."""
+
+    @property
+    def stream_id(self) -> StreamId: ...
+    @property
+    def start_offset(self) -> Offset: ...
+
+
+@dataclass(frozen=True, slots=True)
+class RoundReport:
+    stream_count: int
+    source_count: int
+    object_count: int
+    size_bytes: int
+
+
+class Merger:
+    """owned: the streams open here now; asked again and again. writer: who this is, for the headers of objects."""
+
+    def __init__(
+        self,
+        store: ObjectStore,
+        metadata: StreamMetadata,
+        reader: ObjectReader,
+        writer: WalIdentity,
+        *,
+        owned: Callable[[], Iterable[OwnedStream]],
+        now_ms: WallClock,
+        config: CompactionConfig | None = None,
+    ) -> None:
+        self._store = store
+        self._metadata = metadata
+        self._reader = reader
+        self._writer = writer
+        self._owned = owned
+        self._now_ms = now_ms
+        self._config = config or CompactionConfig()
+        self._settled: dict[StreamId, Offset] = {}
+        self._set_aside: set[StreamId] = set()
+
+    async def run(self) -> None:
+        """Rounds until there is nothing to do, then a pause, for ever. Cancel it to stop; ends by itself when this node is fenced."""
+        while True:
+            merged = False
+            try:
+                merged = await self.run_round() is not None
+            except WalFenced as error:
+                _log.warning("compaction_ended", reason=str(error))
+                return
+            except Exception as error:  # noqa: BLE001 - stores and controllers fail in many ways; nothing is lost, the next round plans afresh
+                _log.warning("compaction_round_failed", error=repr(error))
+            await asyncio.sleep(0 if merged else self._config.interval_ms / 1000)
+
+    async def run_round(self) -> RoundReport | None:
+        """One exchange; None if nothing is worth one. Raises what store and metadata raise; damaged sources are set aside."""
+        outputs = plan_round(await self._find(), self._config)
+        if not outputs:
+            return None
+        try:
+            entries = await self._read(outputs)
+            objects = await self._write(outputs, entries)
+        except (ObjectCorrupt, NotContiguous) as error:
+            self._set_aside_damaged(outputs, error)
+            raise
+        self._check_still_owned(outputs)
+        await self._metadata.commit(CommitObjects(objects=tuple(objects), replaced=replaced_by(outputs)))
+        merges = [merge for output in outputs for merge in output.merges]
+        report = RoundReport(len(merges), sum(len(merge.sources) for merge in merges), len(objects), sum(new.size_bytes for new in objects))
+        _log.info("ranges_merged", streams=report.stream_count, sources=report.source_count, size_bytes=report.size_bytes)
+        return report
+
+    # --- finding ----------------------------------------------------------------------------------------------------------------------
+
+    async def _find(self) -> list[Merge]:
+        merges: list[Merge] = []
+        settled: dict[StreamId, Offset] = {}
+        for ordinal, stream in enumerate(list(self._owned())):
+            if ordinal % _STREAMS_PER_TURN == _STREAMS_PER_TURN - 1:
+                await asyncio.sleep(0)
+            if stream.stream_id in self._set_aside:
+                continue
+            try:
+                merge, settled[stream.stream_id] = self._plan_stream(stream)
+            except NotContiguous as error:
+                self._set_aside.add(stream.stream_id)
+                _log.error("log_index_not_contiguous", stream_id=stream.stream_id, error=str(error))
+                continue
+            if merge is not None:
+                merges.append(merge)
+        self._settled = settled
+        return merges
+
+    def _plan_stream(self, stream: OwnedStream) -> tuple[Merge | None, Offset]:
+        start = max(stream.start_offset, self._settled.get(stream.stream_id, Offset(0)))
+        end = self._metadata.committed_end(stream.stream_id)
+        for _ in range(_PAGES_PER_LOOK):
+            ranges = self._metadata.objects(stream.stream_id, start, end, self._config.page_ranges) if start < end else []
+            if not ranges:
+                break
+            merge, settled = plan_stream(ranges, self._config)
+            if merge is not None or settled <= start or len(ranges) < self._config.page_ranges:
+                return merge, max(start, settled)
+            start = settled
+        return None, start
+
+    # --- reading and writing ----------------------------------------------------------------------------------------------------------
+
+    async def _read(self, outputs: Sequence[Output]) -> dict[tuple[ObjectId, StreamId, Offset], list[RunEntry]]:
+        """Entries of every source. Sources that lie in one object are read together: their streams are neighbours there."""
+        by_object: dict[str, list[ObjectRange]] = {}
+        for output in outputs:
+            for merge in output.merges:
+                for source in merge.sources:
+                    by_object.setdefault(source.key, []).append(source)
+        entries: dict[tuple[ObjectId, StreamId, Offset], list[RunEntry]] = {}
+        turns = asyncio.Semaphore(_OBJECTS_READ_AT_ONCE)
+
+        async def read_object(sources: Sequence[ObjectRange]) -> None:
+            async with turns:
+                pieces: list[Piece] = []
+                for source in sources:
+                    pieces += await self._reader.pieces(source)
+                pieces.sort(key=lambda piece: (piece.block.position, piece.source.range.start_offset))
+                for piece, data in zip(pieces, await self._reader.load_uncached(pieces), strict=True):
+                    entries.setdefault(_key(piece.source), []).append(entry_of(piece, data))
+                    await asyncio.sleep(0)  # walking a block of small batches takes a millisecond
+
+        try:
+            async with asyncio.TaskGroup() as group:
+                for sources in by_object.values():
+                    group.create_task(read_object(sources))
+        except BaseExceptionGroup as errors:
+            raise errors.exceptions[0] from None
+        return entries
+
+    async def _write(self, outputs: Sequence[Output], entries: dict[tuple[ObjectId, StreamId, Offset], list[RunEntry]]) -> list[NewObject]:
+        built = [self._build(output, entries) for output in outputs]
+        check_outputs(outputs, [item.ranges for item in built])
+        self._check_still_owned(outputs)
+        prepared = await self._metadata.prepare_objects(len(outputs))
+        objects: list[NewObject] = []
+        for output, item, target in zip(outputs, built, prepared, strict=True):
+            await self._store.put(target.key, item.chunks)
+            objects.append(NewObject(target.object_id, target.key, output.role, item.size_bytes, item.ranges))
+        return objects
+
+    def _build(self, output: Output, entries: dict[tuple[ObjectId, StreamId, Offset], list[RunEntry]]) -> BuiltObject:
+        runs = [
+            StreamRun(merge.stream_id, [entry for source in merge.sources for entry in entries[_key(source)]]) for merge in output.merges
+        ]
+        return build_object(output.role, self._writer, WalSequence(NO_SEQUENCE), self._now_ms(), runs)
+
+    def _check_still_owned(self, outputs: Sequence[Output]) -> None:
+        owned = {stream.stream_id for stream in self._owned()}
+        for output in outputs:
+            for merge in output.merges:
+                if merge.stream_id not in owned:
+                    raise StreamFenced(merge.stream_id, "it was closed here while its ranges were being merged")
+
+    def _set_aside_damaged(self, outputs: Sequence[Output], error: ObjectCorrupt | NotContiguous) -> None:
+        for output in outputs:
+            for merge in output.merges:
+                if any(_is_blamed(source, error) for source in merge.sources):
+                    self._set_aside.add(merge.stream_id)
+                    _log.error("stream_set_aside", stream_id=merge.stream_id, error=str(error))
+
+
+def _is_blamed(source: ObjectRange, error: ObjectCorrupt | NotContiguous) -> bool:
+    return source.key == error.key if isinstance(error, ObjectCorrupt) else source.range.stream_id == error.stream_id
+
+
+def _key(source: ObjectRange) -> tuple[ObjectId, StreamId, Offset]:
+    return source.object_id, source.range.stream_id, source.range.start_offset

@@ -1,0 +1,193 @@
+"""What to merge away: which committed ranges of our own streams are rewritten together, and into which objects.
+
+Invariant, checked by `check_outputs` before anything is committed: outputs hold exactly the offsets of their inputs, without hole or
+overlap, of streams that were offered and of no others. A round is bounded in bytes and ranges. Fails closed: input that is not contiguous
+raises. Cost: a small range is rewritten only into one at least twice its size, so a byte is rewritten about log2(small_bytes_max / size)
+times at most. Must not read objects. Source: AutoMQ `CompactionAnalyzer`; traps 20 and 23 of its notes.
+"""
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from typing import NamedTuple
+
+from stream.errors import NotContiguous
+from stream.ids import Offset, StreamId
+from stream.ports import ObjectRange, ObjectRole, ReplacedRange, StreamRange
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CompactionConfig:
+    interval_ms: int = 20_000
+    """Pause between looks at the metadata. A WAL object that was committed in place costs its full size until it is merged away."""
+
+    small_bytes_max: int = 4 << 20
+    """Ranges of this size are left alone for good: a reader gets 4 MiB with one GET."""
+
+    small_count_min: int = 8
+    """So many small neighbours are worth one rewrite. Smaller: fewer GETs for catch-up readers, more rewriting."""
+
+    round_bytes_max: int = 64 << 20
+    """Read, held in memory and written by one round."""
+
+    round_ranges_max: int = 4_000
+    """Sources in one commit; the controller takes 20,000."""
+
+    object_bytes_max: int = 32 << 20
+    """Larger objects are not begun; one range may be larger."""
+
+    stream_object_bytes_min: int = 8 << 20
+    """A stream with this much gets an object of its own."""
+
+    page_ranges: int = 256
+    """Ranges of one stream looked at in one go."""
+
+    def __post_init__(self) -> None:
+        for name in self.__dataclass_fields__:
+            if getattr(self, name) < 1:
+                raise ValueError(f"{name} is {getattr(self, name)}: it must be at least 1")
+
+
+@dataclass(frozen=True, slots=True)
+class Merge:
+    """Neighbouring ranges of one stream, to become one range."""
+
+    sources: tuple[ObjectRange, ...]
+
+    @property
+    def stream_id(self) -> StreamId:
+        return self.sources[0].range.stream_id
+
+    @property
+    def start_offset(self) -> Offset:
+        return self.sources[0].range.start_offset
+
+    @property
+    def end_offset(self) -> Offset:
+        return self.sources[-1].range.end_offset
+
+    @property
+    def size_bytes(self) -> int:
+        return sum(source.range.size_bytes for source in self.sources)
+
+
+class StreamPlan(NamedTuple):
+    """merge: the next one for this stream, if any. settled_offset: nothing before it will ever be merged; look from there next time."""
+
+    merge: Merge | None
+    settled_offset: Offset
+
+
+@dataclass(frozen=True, slots=True)
+class Output:
+    """One object to write; merges are sorted by stream."""
+
+    role: ObjectRole
+    merges: tuple[Merge, ...]
+
+
+def plan_stream(ranges: Sequence[ObjectRange], config: CompactionConfig) -> StreamPlan:
+    """ranges: one page of a stream's log, neighbours. Raises NotContiguous if they are not."""
+    _check_contiguous(ranges)
+    settled = ranges[0].range.start_offset
+    run: list[ObjectRange] = []
+    for source in ranges:
+        if _is_mergeable(source, config):
+            run.append(source)
+            continue
+        chosen = _choose(run, config)
+        if chosen:
+            return StreamPlan(Merge(chosen), settled)
+        # A range that stays separates this run from all that will ever come: its lot is decided.
+        settled, run = source.range.end_offset, []
+    chosen = _choose(run, config)
+    return StreamPlan(Merge(chosen) if chosen else None, settled)
+
+
+def _is_mergeable(source: ObjectRange, config: CompactionConfig) -> bool:
+    return source.role == ObjectRole.WAL or source.range.size_bytes < config.small_bytes_max
+
+
+def _choose(run: Sequence[ObjectRange], config: CompactionConfig) -> tuple[ObjectRange, ...]:
+    """The part of a run of mergeable neighbours that is worth a rewrite now: all if many, else the stretch of WAL ranges in it."""
+    many = list(run)
+    rest_bytes = sum(source.range.size_bytes for source in many)
+    while many and many[0].role != ObjectRole.WAL and 2 * many[0].range.size_bytes > rest_bytes:
+        rest_bytes -= many.pop(0).range.size_bytes
+    chosen = _bounded(many, config) if len(many) >= config.small_count_min else ()
+    if chosen:
+        return chosen
+    in_wal = [ordinal for ordinal, source in enumerate(run) if source.role == ObjectRole.WAL]
+    return _bounded(run[in_wal[0] : in_wal[-1] + 1], config) if in_wal else ()
+
+
+def _bounded(run: Sequence[ObjectRange], config: CompactionConfig) -> tuple[ObjectRange, ...]:
+    """As many from the beginning as fit into one object; always one. A WAL range is worth it alone, anything else is not."""
+    size_bytes = count = 0
+    for source in run[: config.round_ranges_max]:
+        size_bytes += source.range.size_bytes
+        if count and size_bytes > config.object_bytes_max:
+            break
+        count += 1
+    return tuple(run[:count]) if count > 1 or run[0].role == ObjectRole.WAL else ()
+
+
+def plan_round(merges: Iterable[Merge], config: CompactionConfig) -> tuple[Output, ...]:
+    """Outputs for as many merges as one round may carry, one per stream, WAL ranges first: they keep whole WAL objects alive."""
+    taken: dict[StreamId, Merge] = {}
+    bytes_left, ranges_left = config.round_bytes_max, config.round_ranges_max
+    for merge in sorted(merges, key=lambda merge: all(source.role != ObjectRole.WAL for source in merge.sources)):
+        size_bytes, count = merge.size_bytes, len(merge.sources)
+        if merge.stream_id in taken or (taken and (size_bytes > bytes_left or count > ranges_left)):
+            continue
+        taken[merge.stream_id] = merge
+        bytes_left -= size_bytes
+        ranges_left -= count
+    own: list[Output] = []
+    shared: list[list[Merge]] = []
+    shared_bytes = 0
+    for _, merge in sorted(taken.items()):
+        if merge.size_bytes >= config.stream_object_bytes_min:
+            own.append(Output(ObjectRole.STREAM, (merge,)))
+            continue
+        if not shared or shared_bytes + merge.size_bytes > config.object_bytes_max:
+            shared.append([])
+            shared_bytes = 0
+        shared[-1].append(merge)
+        shared_bytes += merge.size_bytes
+    return (*(_shared_output(part) for part in shared), *own)
+
+
+def _shared_output(merges: Sequence[Merge]) -> Output:
+    return Output(ObjectRole.STREAM if len(merges) == 1 else ObjectRole.STREAM_SET, tuple(merges))
+
+
+def replaced_by(outputs: Sequence[Output]) -> tuple[ReplacedRange, ...]:
+    """What the controller is to take out in the same transaction."""
+    return tuple(
+        ReplacedRange(source.range.stream_id, source.object_id, source.range.start_offset, source.range.end_offset)
+        for output in outputs
+        for merge in output.merges
+        for source in merge.sources
+    )
+
+
+def check_outputs(outputs: Sequence[Output], written: Sequence[tuple[StreamRange, ...]]) -> None:
+    """The last check before the commit: `written[i]` are the ranges of the object built for outputs[i]. Raises NotContiguous."""
+    seen: set[StreamId] = set()
+    for output, ranges in zip(outputs, written, strict=True):
+        for merge, found in zip(output.merges, ranges, strict=True):
+            _check_contiguous(merge.sources)
+            if found.stream_id != merge.stream_id or found.stream_id in seen or found.start_offset != merge.start_offset:
+                raise NotContiguous(merge.stream_id, merge.start_offset, found.start_offset)
+            if found.end_offset != merge.end_offset:
+                raise NotContiguous(merge.stream_id, merge.end_offset, found.end_offset)
+            seen.add(found.stream_id)
+
+
+def _check_contiguous(ranges: Sequence[ObjectRange]) -> None:
+    stream_id, expected = ranges[0].range.stream_id, ranges[0].range.start_offset
+    for source in ranges:
+        found = source.range
+        if found.stream_id != stream_id or found.start_offset != expected or found.end_offset <= expected:
+            raise NotContiguous(stream_id, expected, found.start_offset)
+        expected = found.end_offset
