@@ -1,0 +1,424 @@
+"""Handlers through the dispatcher over a real metadata image, with a controller that is only a list of what was asked of it."""
+
+import struct
+from collections.abc import Awaitable
+from dataclasses import dataclass, field
+from types import SimpleNamespace
+from typing import Any, cast
+from uuid import UUID, uuid4
+
+import pytest
+
+from broker.config import BrokerConfig
+from broker.dispatch import RequestDispatcher
+from broker.errors import ErrorCode
+from broker.handlers.table import INLINE, make_handlers
+from broker.ports import Handler, Node, Response
+from broker.server import CannotAnswer
+from broker.wire import apis, framing
+from broker.wire.codecs import CODECS
+from broker.wire.errors import UnsupportedApi, WireError
+from broker.wire.gen import (
+    api_versions,
+    create_partitions,
+    create_topics,
+    delete_topics,
+    describe_cluster,
+    describe_configs,
+    init_producer_id,
+    list_groups,
+    metadata,
+)
+from controller.metadata.image import MetadataImage
+from controller.metadata.records import ConfigRecord, NodeRecord, PartitionRecord, Record, StreamCreated, TopicRecord
+from controller.rpc import messages
+from stream.ids import NodeEpoch, NodeId, StreamEpoch, StreamId
+
+
+@dataclass
+class FakeConnection:
+    id: int = 1
+    local_host: str = "10.9.9.9"
+    local_port: int = 9092
+    peer: str = "10.1.1.1:5"
+    peer_host: str = "10.1.1.1"
+
+    def close(self, reason: str) -> None:
+        raise CannotAnswer(reason)
+
+
+@dataclass
+class FakeClient:
+    """Creates topics in the image at once, as the real one does with read-your-writes."""
+
+    image: MetadataImage
+    asked: list[Any] = field(default_factory=list)
+    fail_with: Exception | None = None
+    status: messages.Status = messages.Status.OK
+
+    async def create_topics(self, request: messages.CreateTopics, *, timeout_s: float) -> messages.TopicsCreated:
+        self._note(request)
+        created: list[messages.CreatedTopic] = []
+        for topic in request.topics:
+            topic_id = uuid4()
+            if self.status is messages.Status.OK:
+                self.image.apply_all(topic_records(topic_id, topic.name, self.image, partitions=topic.partitions))
+            created.append(
+                messages.CreatedTopic(
+                    name=topic.name,
+                    status=self.status,
+                    detail="because",
+                    topic_id=topic_id,
+                    partitions=topic.partitions,
+                    replication_factor=1,
+                )
+            )
+        return messages.TopicsCreated(topics=created)
+
+    async def delete_topics(self, request: messages.DeleteTopics, *, timeout_s: float) -> messages.ItemResults:
+        self._note(request)
+        return messages.ItemResults(items=[messages.ItemResult(status=self.status)] * len(request.topic_ids))
+
+    async def create_partitions(self, request: messages.CreatePartitions, *, timeout_s: float) -> messages.ItemResults:
+        self._note(request)
+        return messages.ItemResults(items=[messages.ItemResult(status=self.status, detail="why")] * len(request.topics))
+
+    async def allocate_producer_ids(self, request: messages.AllocateProducerIds, *, timeout_s: float) -> messages.ProducerIdBlock:
+        self._note(request)
+        return messages.ProducerIdBlock(first_producer_id=2 * len(self.asked), count=2)
+
+    def _note(self, request: Any) -> None:
+        self.asked.append(request)
+        if self.fail_with is not None:
+            raise self.fail_with
+
+
+def broker_record(node_id: int, *, host: str = "", machine: str = "m1", fenced: bool = False, epoch: int = 1) -> NodeRecord:
+    return NodeRecord(NodeId(node_id), NodeEpoch(epoch), UUID(int=node_id), host, 9000 + node_id, machine, None, fenced)
+
+
+def topic_records(topic_id: UUID, name: str, image: MetadataImage, *, partitions: int = 1, leader: int = 1, epoch: int = 1) -> list[Record]:
+    records: list[Record] = [TopicRecord(topic_id, name)]
+    for index in range(partitions):
+        first = image.next_stream_id + 2 * index
+        records += [StreamCreated(StreamId(first + at), topic_id, index, kind) for at, kind in enumerate(("meta", "data"))]
+        records.append(
+            PartitionRecord(
+                topic_id,
+                index,
+                (NodeId(1), NodeId(2)),
+                NodeId(leader),
+                NodeEpoch(epoch),
+                StreamEpoch(3),
+                StreamId(first),
+                StreamId(first + 1),
+            )
+        )
+    return records
+
+
+class Fixture:
+    def __init__(self, **settings: Any) -> None:
+        self.image = MetadataImage()
+        self.image.apply_all([broker_record(2, machine="m2"), broker_record(1)])
+        self.client = FakeClient(self.image)
+        self.node = SimpleNamespace(
+            node_id=1, node_epoch=1, cluster_id="c-1", image=self.image, client=self.client, config=BrokerConfig(**settings),
+            storage=SimpleNamespace(is_full=False), now_ms=lambda: 0, can_write=lambda: True,
+        )  # fmt: skip
+        self.connection = FakeConnection()
+        self.use(make_handlers())
+
+    def use(self, handlers: dict[int, Handler]) -> None:
+        self.dispatcher = RequestDispatcher(cast("Node", self.node), handlers, INLINE)
+
+    def topic(self, name: str, **settings: Any) -> UUID:
+        topic_id = uuid4()
+        self.image.apply_all(topic_records(topic_id, name, self.image, **settings))
+        return topic_id
+
+    async def raw(self, frame: bytes) -> bytes:
+        answers: list[Response] = []
+        coroutine = self.dispatcher.start(self.connection, bytearray(frame), answers.append)
+        if coroutine is not None:
+            answers.append(await coroutine)
+        (answer,) = answers
+        assert isinstance(answer, bytes | bytearray)
+        assert struct.unpack_from(">i", answer)[0] == len(answer) - 4
+        return bytes(answer[4:])
+
+    async def ask(self, api: apis.ApiSpec, version: int, request: object) -> Any:
+        frame = framing.encode_request_frame(api, version, 77, CODECS[api.key].encode_request, request, client_id="test")
+        answer = await self.raw(bytes(frame[4:]))
+        correlation_id, at = framing.parse_response_header(api, version, answer)
+        assert correlation_id == 77
+        return framing.decode_body(CODECS[api.key].decode_response, answer, at, version)
+
+    async def metadata(self, *names: str, version: int = 12, auto: bool = False) -> Any:
+        asked = [metadata.MetadataRequestTopic(name=name) for name in names]
+        return await self.ask(apis.METADATA, version, metadata.MetadataRequest(asked, allow_auto_topic_creation=auto))
+
+
+@pytest.fixture
+async def fixture() -> Fixture:
+    return Fixture()
+
+
+# --- ApiVersions ---------------------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("version", range(5))
+async def test_api_versions_announces_what_is_served(fixture: Fixture, version: int) -> None:
+    response = await fixture.ask(apis.API_VERSIONS, version, api_versions.ApiVersionsRequest("probe", "1.0"))
+    ranges = {entry.api_key: (entry.min_version, entry.max_version) for entry in response.api_keys}
+    assert set(ranges) == set(apis.APIS)
+    assert ranges[0][0] == 0, "librdkafka needs Produce announced from 0"
+    assert not response.finalized_features
+
+
+async def test_unknown_api_versions_version_is_answered_in_v0_without_reading_the_body(fixture: Fixture) -> None:
+    answer = await fixture.raw(struct.pack(">hhih", 18, 99, 5, -1) + b"\xff" * 30)
+    correlation_id, error = struct.unpack_from(">ih", answer)
+    assert (correlation_id, error) == (5, ErrorCode.UNSUPPORTED_VERSION)
+    response = framing.decode_body(api_versions.decode_response, answer, 4, 0)
+    assert {18, 3, 0} <= {entry.api_key for entry in response.api_keys}
+
+
+@pytest.mark.parametrize("name", ["", "-x", "a b", "x-"])
+async def test_bad_client_software_is_an_invalid_request(fixture: Fixture, name: str) -> None:
+    response = await fixture.ask(apis.API_VERSIONS, 3, api_versions.ApiVersionsRequest(name, "1"))
+    assert response.error_code == ErrorCode.INVALID_REQUEST
+
+
+# --- dispatch ------------------------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("header", [(999, 0), (3, 99), (3, -1), (-1, 0), (0, 12), (0, 0)], ids=str)
+async def test_unknown_api_or_version_closes(fixture: Fixture, header: tuple[int, int]) -> None:
+    with pytest.raises(UnsupportedApi):
+        await fixture.raw(struct.pack(">hhih", *header, 1, -1))
+
+
+@pytest.mark.parametrize(
+    "frame", [b"", b"\0\3", struct.pack(">hhih", 3, 1, 1, 500), struct.pack(">hhihi", 3, 1, 1, -1, 2**31 - 1)], ids=len
+)
+async def test_malformed_request_closes(fixture: Fixture, frame: bytes) -> None:
+    with pytest.raises(WireError):
+        await fixture.raw(frame)
+
+
+async def test_hostile_produce_closes(fixture: Fixture) -> None:
+    with pytest.raises(WireError):
+        await fixture.raw(struct.pack(">hhihb", 0, 9, 1, -1, 0) + bytes.fromhex("00ffff00007530ffffffff0f"))
+
+
+@pytest.mark.parametrize("is_coroutine", [False, True])
+async def test_failing_handler_is_answered_where_the_api_can_say_so(fixture: Fixture, *, is_coroutine: bool) -> None:
+    def fails(node: Node, ctx: object) -> Response | Awaitable[Response]:
+        async def later() -> Response:
+            raise RuntimeError("defect")
+
+        if is_coroutine:
+            return later()
+        raise RuntimeError("defect")
+
+    fixture.use({apis.LIST_GROUPS.key: fails, apis.METADATA.key: fails})
+    response = await fixture.ask(apis.LIST_GROUPS, 4, list_groups.ListGroupsRequest())
+    assert response.error_code == ErrorCode.UNKNOWN_SERVER_ERROR
+    with pytest.raises(CannotAnswer):
+        await fixture.metadata()
+
+
+# --- Metadata ------------------------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("version", range(14))
+async def test_metadata_of_all_and_of_none(fixture: Fixture, version: int) -> None:
+    fixture.topic("a", partitions=2)
+    everything = await fixture.ask(apis.METADATA, version, metadata.MetadataRequest(None))
+    assert [topic.name for topic in everything.topics] == ["a"]
+    assert [partition.leader_id for partition in everything.topics[0].partitions] == [1, 1]
+    nothing = await fixture.ask(apis.METADATA, version, metadata.MetadataRequest([]))
+    assert len(nothing.topics) == (1 if version == 0 else 0)
+    assert [broker.node_id for broker in nothing.brokers] == [1, 2]
+    if version >= 1:
+        assert nothing.controller_id == 1
+
+
+async def test_addresses_are_what_this_client_can_reach(fixture: Fixture) -> None:
+    fixture.image.apply_all([broker_record(3, host="kafka.example", machine="m1"), broker_record(4, machine="m1")])
+    fixture.image.apply_all([broker_record(5, fenced=True)])
+    response = await fixture.metadata()
+    assert {broker.node_id: (broker.host, broker.port) for broker in response.brokers} == {
+        1: ("10.9.9.9", 9001),
+        2: ("m2", 9002),
+        3: ("kafka.example", 9003),
+        4: ("10.9.9.9", 9004),
+    }
+
+
+async def test_dead_leader_is_not_named(fixture: Fixture) -> None:
+    fixture.topic("a", leader=2)
+    fixture.image.apply_all([broker_record(2, fenced=True)])
+    (topic,) = (await fixture.metadata("a")).topics
+    (partition,) = topic.partitions
+    assert topic.error_code == ErrorCode.NONE
+    assert (partition.error_code, partition.leader_id, partition.leader_epoch) == (ErrorCode.LEADER_NOT_AVAILABLE, -1, 3)
+    assert (list(partition.replica_nodes), list(partition.isr_nodes), list(partition.offline_replicas)) == ([1, 2], [1], [2])
+
+
+async def test_leader_of_an_earlier_start_is_not_named(fixture: Fixture) -> None:
+    fixture.topic("a", leader=2)
+    fixture.image.apply_all([broker_record(2, epoch=2)])
+    (topic,) = (await fixture.metadata("a")).topics
+    assert topic.partitions[0].error_code == ErrorCode.LEADER_NOT_AVAILABLE
+
+
+async def test_topic_by_id(fixture: Fixture) -> None:
+    topic_id = fixture.topic("a")
+    asked = [metadata.MetadataRequestTopic(topic_id, None), metadata.MetadataRequestTopic(UUID(int=9), None)]
+    known, unknown = (await fixture.ask(apis.METADATA, 12, metadata.MetadataRequest(asked))).topics
+    assert (known.name, known.topic_id, known.error_code) == ("a", topic_id, 0)
+    assert (unknown.name, unknown.topic_id, unknown.error_code) == (None, UUID(int=9), ErrorCode.UNKNOWN_TOPIC_ID)
+
+
+async def test_missing_topic_is_created_only_when_allowed(fixture: Fixture) -> None:
+    (topic,) = (await fixture.metadata("new", auto=False)).topics
+    assert (topic.error_code, fixture.client.asked) == (ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, [])
+    (topic,) = (await fixture.metadata("new", auto=True)).topics
+    assert (topic.error_code, len(topic.partitions)) == (0, 1)
+    forbidding = Fixture(auto_create_topics_enable=False)
+    (topic,) = (await forbidding.metadata("new", auto=True)).topics
+    assert (topic.error_code, forbidding.client.asked) == (ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, [])
+
+
+@pytest.mark.parametrize("name", ["", ".", "..", "a b", "x" * 250, "ü"])
+async def test_invalid_name_is_never_asked_of_the_controller(fixture: Fixture, name: str) -> None:
+    (topic,) = (await fixture.metadata(name, auto=True)).topics
+    assert (topic.error_code, fixture.client.asked) == (ErrorCode.INVALID_TOPIC_EXCEPTION, [])
+
+
+async def test_internal_topics_are_not_created_by_asking(fixture: Fixture) -> None:
+    (topic,) = (await fixture.metadata("__consumer_offsets", auto=True)).topics
+    assert (topic.error_code, topic.is_internal, fixture.client.asked) == (ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, True, [])
+
+
+async def test_creation_that_may_work_later_is_a_missing_leader(fixture: Fixture) -> None:
+    fixture.client.fail_with = TimeoutError()
+    (topic,) = (await fixture.metadata("new", auto=True)).topics
+    assert topic.error_code == ErrorCode.LEADER_NOT_AVAILABLE
+    fixture.client.fail_with = None
+    fixture.client.status = messages.Status.INVALID_REPLICATION_FACTOR
+    (topic,) = (await fixture.metadata("new", auto=True)).topics
+    assert topic.error_code == ErrorCode.INVALID_REPLICATION_FACTOR
+
+
+# --- topics --------------------------------------------------------------------------------------------------------------------------
+
+
+async def create(fixture: Fixture, *topics: create_topics.CreatableTopic, version: int = 7) -> dict[str, Any]:
+    response = await fixture.ask(apis.CREATE_TOPICS, version, create_topics.CreateTopicsRequest(topics, timeout_ms=5_000))
+    return {topic.name: topic for topic in response.topics}
+
+
+async def test_create_topics_answers_each(fixture: Fixture) -> None:
+    config = create_topics.CreatableTopicConfig("retention.ms", "5")
+    assigned = [create_topics.CreatableReplicaAssignment(1, [1]), create_topics.CreatableReplicaAssignment(0, [2, 1])]
+    holes = [create_topics.CreatableReplicaAssignment(1, [1])]
+    created = await create(
+        fixture,
+        create_topics.CreatableTopic("plain", 3, 1, configs=[config]),
+        create_topics.CreatableTopic("twice", 1, 1),
+        create_topics.CreatableTopic("twice", 1, 1),
+        create_topics.CreatableTopic("assigned", -1, -1, assigned),
+        create_topics.CreatableTopic("holes", -1, -1, holes),
+        create_topics.CreatableTopic("both", 2, 1, assigned),
+    )
+    assert {name: ErrorCode(topic.error_code) for name, topic in created.items()} == {
+        "plain": ErrorCode.NONE,
+        "twice": ErrorCode.INVALID_REQUEST,
+        "assigned": ErrorCode.NONE,
+        "holes": ErrorCode.INVALID_REPLICA_ASSIGNMENT,
+        "both": ErrorCode.INVALID_REQUEST,
+    }
+    sources = {entry.name: (entry.value, entry.config_source) for entry in created["plain"].configs}
+    assert sources["retention.ms"] == ("5", 1)
+    assert sources["cleanup.policy"] == ("delete", 5)
+    (request,) = fixture.client.asked
+    assert [topic.assignment for topic in request.topics] == [None, [[2, 1], [1]]]
+
+
+async def test_create_topics_maps_refusals_and_timeouts(fixture: Fixture) -> None:
+    fixture.client.status = messages.Status.TOPIC_EXISTS
+    created = await create(fixture, create_topics.CreatableTopic("a", 1, 1))
+    assert (created["a"].error_code, created["a"].error_message) == (ErrorCode.TOPIC_ALREADY_EXISTS, "because")
+    fixture.client.fail_with = TimeoutError("late")
+    created = await create(fixture, create_topics.CreatableTopic("a", 1, 1), version=2)
+    assert created["a"].error_code == ErrorCode.REQUEST_TIMED_OUT
+
+
+@pytest.mark.parametrize("version", [1, 5, 6])
+async def test_delete_topics(fixture: Fixture, version: int) -> None:
+    topic_id = fixture.topic("a")
+    if version >= 6:
+        states = [delete_topics.DeleteTopicState(None, topic_id), delete_topics.DeleteTopicState("gone", None)]
+        request = delete_topics.DeleteTopicsRequest(topics=states)
+    else:
+        request = delete_topics.DeleteTopicsRequest(topic_names=["a", "gone"])
+    response = await fixture.ask(apis.DELETE_TOPICS, version, request)
+    assert [(item.name, item.error_code) for item in response.responses] == [("a", 0), ("gone", ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)]
+    assert fixture.client.asked == [messages.DeleteTopics(topic_ids=[topic_id])]
+
+
+async def test_create_partitions(fixture: Fixture) -> None:
+    fixture.client.status = messages.Status.INVALID_PARTITIONS
+    request = create_partitions.CreatePartitionsRequest([create_partitions.CreatePartitionsTopic("a", 1, None)], 1_000)
+    response = await fixture.ask(apis.CREATE_PARTITIONS, 3, request)
+    (result,) = response.results
+    assert (result.name, result.error_code, result.error_message) == ("a", ErrorCode.INVALID_PARTITIONS, "why")
+
+
+# --- the rest ------------------------------------------------------------------------------------------------------------------------
+
+
+async def test_describe_configs(fixture: Fixture) -> None:
+    fixture.topic("a")
+    fixture.image.apply_all([ConfigRecord(2, "a", "retention.ms", "7")])
+    resources = [
+        describe_configs.DescribeConfigsResource(2, "a", None),
+        describe_configs.DescribeConfigsResource(2, "a", ["retention.ms"]),
+        describe_configs.DescribeConfigsResource(2, "gone", None),
+        describe_configs.DescribeConfigsResource(4, "1", None),
+        describe_configs.DescribeConfigsResource(4, "2", None),
+        describe_configs.DescribeConfigsResource(8, "1", None),
+    ]
+    request = describe_configs.DescribeConfigsRequest(resources, include_synonyms=True, include_documentation=True)
+    response = await fixture.ask(apis.DESCRIBE_CONFIGS, 4, request)
+    assert [ErrorCode(result.error_code) for result in response.results] == [
+        ErrorCode.NONE, ErrorCode.NONE, ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, ErrorCode.NONE, ErrorCode.INVALID_REQUEST,
+        ErrorCode.INVALID_REQUEST,
+    ]  # fmt: skip
+    (retention,) = response.results[1].configs
+    assert (retention.value, retention.config_source, retention.config_type) == ("7", 1, 5)
+    assert [(synonym.value, synonym.source) for synonym in retention.synonyms] == [("7", 1), ("604800000", 5)]
+    assert "broker.rack" in {entry.name for entry in response.results[3].configs}
+
+
+async def test_describe_cluster(fixture: Fixture) -> None:
+    response = await fixture.ask(apis.DESCRIBE_CLUSTER, 1, describe_cluster.DescribeClusterRequest())
+    assert (response.cluster_id, response.controller_id, len(response.brokers)) == ("c-1", 1, 2)
+    response = await fixture.ask(apis.DESCRIBE_CLUSTER, 1, describe_cluster.DescribeClusterRequest(endpoint_type=2))
+    assert response.error_code == ErrorCode.MISMATCHED_ENDPOINT_TYPE
+
+
+async def test_producer_ids_are_given_once_and_blocks_are_used_up(fixture: Fixture) -> None:
+    request = init_producer_id.InitProducerIdRequest(None, 60_000)
+    given = [(await fixture.ask(apis.INIT_PRODUCER_ID, 4, request)).producer_id for _ in range(5)]
+    assert given == [2, 3, 4, 5, 6]
+    assert len(fixture.client.asked) == 3
+    response = await fixture.ask(apis.INIT_PRODUCER_ID, 4, init_producer_id.InitProducerIdRequest("tx", 60_000))
+    assert response.error_code == ErrorCode.UNSUPPORTED_VERSION
+    fixture.client.fail_with = TimeoutError()
+    await fixture.ask(apis.INIT_PRODUCER_ID, 4, request)
+    response = await fixture.ask(apis.INIT_PRODUCER_ID, 4, request)
+    assert response.error_code == ErrorCode.REQUEST_TIMED_OUT
