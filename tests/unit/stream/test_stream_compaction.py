@@ -1,0 +1,315 @@
+"""Merging away: the log reads the same before and after, WAL objects are let go, foreign streams are never touched, doubt stops it."""
+
+from dataclasses import dataclass, replace
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from objectstore.memory import MemoryStore
+from stream.batch.records import Record, encode_batch
+from stream.block_cache import BlockCache
+from stream.compaction.merge import Merger
+from stream.compaction.plan import CompactionConfig, Merge, check_outputs, plan_round, plan_stream, replaced_by
+from stream.errors import NotContiguous, ObjectCorrupt, StreamFenced
+from stream.format.layout import NO_SEQUENCE
+from stream.format.writer import RunEntry, StreamRun, build_object
+from stream.ids import Millis, NodeEpoch, NodeId, ObjectId, Offset, StreamId, WalSequence
+from stream.object_reader import ObjectReader
+from stream.ports import CommitObjects, NewObject, ObjectRange, ObjectRole, PreparedObject, StreamRange, WalIdentity
+
+WRITER = WalIdentity(NodeId(1), NodeEpoch(1))
+SMALL = CompactionConfig(
+    small_bytes_max=1_000, small_count_min=4, object_bytes_max=6_000, round_bytes_max=20_000, stream_object_bytes_min=5_000, page_ranges=8
+)
+
+
+def source(start: int, end: int, size_bytes: int = 100, role: ObjectRole = ObjectRole.STREAM_SET, stream_id: int = 1) -> ObjectRange:
+    part = StreamRange(StreamId(stream_id), Offset(start), Offset(end), end - start, size_bytes, Millis(0))
+    return ObjectRange(ObjectId(start), f"data/{start}", role, size_bytes + 200, part)
+
+
+def chain(*parts: tuple[int, ObjectRole], stream_id: int = 1) -> list[ObjectRange]:
+    return [source(10 * i, 10 * i + 10, size_bytes, role, stream_id) for i, (size_bytes, role) in enumerate(parts)]
+
+
+WAL, SET = ObjectRole.WAL, ObjectRole.STREAM_SET
+
+
+@pytest.mark.parametrize(
+    ("parts", "first", "count", "settled"),
+    [
+        ([(100, WAL)], 0, 1, 0),
+        ([(5_000, WAL)], 0, 1, 0),
+        ([(100, SET)] * 3, 0, 0, 0),
+        ([(100, SET)] * 4, 0, 4, 0),
+        ([(2_000, SET), (100, SET)], 0, 0, 10),
+        ([(2_000, SET), (100, WAL), (100, SET)], 10, 1, 10),
+        ([(100, SET), (2_000, SET)], 0, 0, 20),
+        ([(100, SET), (100, WAL), (100, SET), (100, WAL), (2_000, SET)], 0, 5 - 1, 0),
+        ([(100, SET), (100, WAL), (2_000, SET), (100, WAL)], 10, 1, 0),
+        ([(900, SET)] + [(10, SET)] * 4, 10, 4, 0),  # the large one is not worth rewriting for 40 bytes
+        ([(900, SET)] + [(10, SET)] * 3, 0, 0, 0),
+        ([(3_000, WAL), (2_900, WAL), (200, WAL)], 0, 2, 0),  # as much as one object holds
+        ([(900, SET), (5_500, WAL), (900, SET), (900, SET)], 10, 1, 0),
+        ([(2_000, SET)] * 3, 0, 0, 30),
+    ],
+)
+def test_what_is_worth_a_rewrite(parts: list[tuple[int, ObjectRole]], first: int, count: int, settled: int) -> None:
+    plan = plan_stream(chain(*parts), SMALL)
+    assert plan.settled_offset == settled
+    assert (plan.merge.start_offset, len(plan.merge.sources)) == (first, count) if plan.merge else count == 0
+
+
+PARTS = st.lists(st.tuples(st.integers(61, 8_000), st.sampled_from([WAL, SET, ObjectRole.STREAM])), min_size=1, max_size=30)
+
+
+@given(st.dictionaries(st.integers(1, 20), PARTS, min_size=1, max_size=8))
+def test_rounds_are_bounded_and_cover_what_they_replace(logs: dict[int, list[tuple[int, ObjectRole]]]) -> None:
+    plans = [plan_stream(chain(*parts, stream_id=stream_id), SMALL) for stream_id, parts in logs.items()]
+    merges = [plan.merge for plan in plans if plan.merge is not None]
+    outputs = plan_round(merges, SMALL)
+    taken = [merge for output in outputs for merge in output.merges]
+    assert bool(taken) == bool(merges)
+    assert set(taken) <= set(merges)
+    assert len({merge.stream_id for merge in taken}) == len(taken)
+    assert len(taken) == 1 or sum(merge.size_bytes for merge in taken) <= SMALL.round_bytes_max
+    for output in outputs:
+        assert [merge.stream_id for merge in output.merges] == sorted(merge.stream_id for merge in output.merges)
+        assert len(output.merges) == 1 or sum(merge.size_bytes for merge in output.merges) <= SMALL.object_bytes_max
+    cover = [
+        tuple(StreamRange(merge.stream_id, merge.start_offset, merge.end_offset, 0, 0, Millis(0)) for merge in output.merges)
+        for output in outputs
+    ]
+    check_outputs(outputs, cover)
+    assert len(replaced_by(outputs)) == sum(len(merge.sources) for merge in taken)
+
+
+@given(PARTS)
+def test_merging_comes_to_an_end(parts: list[tuple[int, ObjectRole]]) -> None:
+    ranges = chain(*parts)
+    total = sum(item.range.size_bytes for item in ranges)
+    for _ in range(200):
+        merge = plan_stream(ranges, SMALL).merge
+        if merge is None:
+            break
+        at = ranges.index(merge.sources[0])
+        merged = source(merge.start_offset, merge.end_offset, merge.size_bytes)
+        ranges = [*ranges[:at], merged, *ranges[at + len(merge.sources) :]]
+    else:
+        pytest.fail("still merging")
+    assert not any(item.role == WAL for item in ranges)
+    assert sum(item.range.size_bytes for item in ranges) == total
+
+
+def test_doubtful_plans_are_refused() -> None:
+    with pytest.raises(NotContiguous):
+        plan_stream([source(0, 10), source(11, 20)], SMALL)
+    with pytest.raises(NotContiguous):
+        plan_stream([source(0, 10), source(10, 20, stream_id=2)], SMALL)
+    outputs = plan_round([Merge((source(0, 10, role=WAL), source(10, 20, role=WAL)))], SMALL)
+    good = StreamRange(StreamId(1), Offset(0), Offset(20), 20, 200, Millis(0))
+    check_outputs(outputs, [(good,)])
+    for field, value in (("start_offset", 1), ("end_offset", 19), ("end_offset", 21), ("stream_id", 2)):
+        with pytest.raises(NotContiguous):
+            check_outputs(outputs, [(replace(good, **{field: value}),)])
+    with pytest.raises(ValueError, match="zip"):
+        check_outputs(outputs, [(good, good)])
+    with pytest.raises(ValueError, match="small_count_min"):
+        CompactionConfig(small_count_min=0)
+
+
+@dataclass
+class Owned:
+    stream_id: StreamId
+    start_offset: Offset = Offset(0)  # noqa: RUF009 - an int
+
+
+class Metadata:
+    """The two look-ups and the exchange, with the controller's checks."""
+
+    def __init__(self) -> None:
+        self.logs: dict[StreamId, list[ObjectRange]] = {}
+        self.commits: list[CommitObjects] = []
+        self.next_id = 1_000
+
+    def objects(self, stream_id: StreamId, start_offset: Offset, end_offset: Offset, limit: int) -> list[ObjectRange]:
+        log = self.logs[stream_id]
+        return [item for item in log if item.range.end_offset > start_offset and item.range.start_offset < end_offset][:limit]
+
+    def committed_end(self, stream_id: StreamId) -> Offset:
+        return self.logs[stream_id][-1].range.end_offset
+
+    async def prepare_objects(self, count: int) -> list[PreparedObject]:
+        self.next_id += count
+        return [PreparedObject(ObjectId(self.next_id - i), f"data/{self.next_id - i}") for i in range(count)]
+
+    async def commit(self, commit: CommitObjects) -> None:
+        assert not commit.closes
+        assert commit.wal_committed is None
+        new = {part.stream_id: (item, part) for item in commit.objects for part in item.ranges}
+        assert sum(len(item.ranges) for item in commit.objects) == len(new)
+        for stream_id, (item, part) in new.items():
+            gone = [entry for entry in commit.replaced if entry.stream_id == stream_id]
+            assert (gone[0].start_offset, gone[-1].end_offset) == (part.start_offset, part.end_offset)
+            log = self.logs[stream_id]
+            names = [(entry.object_id, entry.range.start_offset, entry.range.end_offset) for entry in log]
+            at = names.index((gone[0].object_id, gone[0].start_offset, gone[0].end_offset))
+            assert names[at : at + len(gone)] == [(entry.object_id, entry.start_offset, entry.end_offset) for entry in gone]
+            log[at : at + len(gone)] = [self.entry(item, part)]
+        assert {entry.stream_id for entry in commit.replaced} == set(new)
+        self.commits.append(commit)
+
+    @staticmethod
+    def entry(item: NewObject, part: StreamRange) -> ObjectRange:
+        assert item.object_id is not None
+        return ObjectRange(item.object_id, item.key, item.role, item.size_bytes, part)
+
+
+class World:
+    """Two nodes' streams in shared WAL objects: 1..3 are ours, 4 is somebody else's."""
+
+    def __init__(self) -> None:
+        self.store = MemoryStore()
+        self.metadata = Metadata()
+        self.reader = ObjectReader(self.store, BlockCache(1 << 20))
+        self.owned = [Owned(StreamId(i)) for i in (1, 2, 3)]
+        self.merger = Merger(
+            self.store,
+            self.metadata,  # type: ignore[arg-type]  # what merging needs of it
+            self.reader,
+            WRITER,
+            owned=lambda: self.owned,
+            now_ms=lambda: Millis(5),
+            config=SMALL,
+        )
+
+    async def wal_object(self, sequence: int, batches: int, role: ObjectRole = WAL) -> None:
+        runs: list[StreamRun] = []
+        for stream_id in (1, 2, 3, 4):
+            log = self.metadata.logs.setdefault(StreamId(stream_id), [])
+            base = log[-1].range.end_offset if log else 0
+            entries: list[RunEntry] = []
+            for i in range(batches):
+                records = [Record(base + 2 * i + j, 1_000 * base + i, None, b"%d" % (base + i) * 20) for j in range(2)]
+                batch = encode_batch(records, base_offset=base + 2 * i)
+                entries.append(RunEntry(Offset(base + 2 * i), Offset(base + 2 * i + 2), 2, Millis(1_000 * base + i), bytes(batch)))
+            runs.append(StreamRun(StreamId(stream_id), entries))
+        number = WalSequence(sequence if role == WAL else NO_SEQUENCE)
+        built = build_object(role, WRITER, number, Millis(0), runs, block_bytes_max=300)
+        key = f"wal/1/1/{sequence:020d}"
+        await self.store.put(key, built.chunks)
+        for part in built.ranges:
+            self.metadata.logs[part.stream_id].append(ObjectRange(ObjectId(sequence), key, role, built.size_bytes, part))
+
+    async def log(self, stream_id: int) -> bytes:
+        reader = ObjectReader(self.store, BlockCache(1 << 20))
+        ranges = self.metadata.logs[StreamId(stream_id)]
+        data = b"".join(await reader.read(ranges, ranges[0].range.start_offset, 1 << 20))
+        await reader.close()
+        return data
+
+
+async def test_wal_ranges_are_merged_away_and_the_log_stays_the_same() -> None:
+    world = World()
+    for sequence in range(6):
+        await world.wal_object(sequence, 3)
+    before = [await world.log(stream_id) for stream_id in (1, 2, 3, 4)]
+    foreign = list(world.metadata.logs[StreamId(4)])
+    report = await world.merger.run_round()
+    assert report is not None
+    assert (report.stream_count, report.source_count) == (3, 18)
+    assert await world.merger.run_round() is None
+    for stream_id in (1, 2, 3):
+        (merged,) = world.metadata.logs[StreamId(stream_id)]
+        assert merged.role != WAL
+        assert merged.range.record_count == 36
+    assert world.metadata.logs[StreamId(4)] == foreign
+    assert [await world.log(stream_id) for stream_id in (1, 2, 3, 4)] == before
+
+
+async def test_only_the_committed_part_of_an_object_moves() -> None:
+    world = World()
+    await world.wal_object(0, 9)
+    log = world.metadata.logs[StreamId(1)]
+    part = replace(log[0].range, start_offset=Offset(4), end_offset=Offset(12))
+    log[0] = replace(log[0], range=part)
+    before = await world.log(1)
+    await world.merger.run_round()
+    (merged,) = world.metadata.logs[StreamId(1)]
+    assert (merged.range.start_offset, merged.range.end_offset, merged.range.record_count) == (4, 12, 8)
+    assert merged.range.size_bytes == len(before)
+    assert await world.log(1) == before
+
+
+async def test_a_large_stream_gets_an_object_of_its_own() -> None:
+    world = World()
+    await world.wal_object(0, 60)
+    before = await world.log(2)
+    while await world.merger.run_round() is not None:
+        pass
+    assert world.metadata.logs[StreamId(2)][0].role == ObjectRole.STREAM
+    assert await world.log(2) == before
+
+
+async def test_long_logs_are_looked_at_page_by_page() -> None:
+    world = World()
+    for sequence in range(30):
+        await world.wal_object(sequence, 12, SET)  # too large to touch
+    for sequence in range(30, 32):
+        await world.wal_object(sequence, 1)
+    before = await world.log(3)
+    while await world.merger.run_round() is not None:
+        pass
+    assert len(world.metadata.logs[StreamId(3)]) == 31
+    assert await world.log(3) == before
+
+
+async def test_a_stream_that_closes_meanwhile_stops_the_round() -> None:
+    world = World()
+    await world.wal_object(0, 3)
+    prepare = world.metadata.prepare_objects
+
+    async def prepare_and_lose(count: int) -> list[PreparedObject]:
+        world.owned = [owned for owned in world.owned if owned.stream_id != 2]
+        return await prepare(count)
+
+    world.metadata.prepare_objects = prepare_and_lose  # type: ignore[method-assign]
+    with pytest.raises(StreamFenced):
+        await world.merger.run_round()
+    assert world.metadata.commits == []
+    assert await world.merger.run_round() is not None
+    assert {entry.stream_id for entry in world.metadata.commits[0].replaced} == {1, 3}
+
+
+async def test_damage_sets_streams_aside_and_the_rest_goes_on() -> None:
+    world = World()
+    await world.wal_object(0, 3)
+    bad = bytearray(await world.store.get("wal/1/1/00000000000000000000"))
+    bad[60] ^= 1
+    await world.store.put("wal/1/1/00000000000000000000", bad)
+    good = World()
+    await good.wal_object(7, 3)
+    (entry,) = good.metadata.logs[StreamId(3)]
+    world.metadata.logs[StreamId(3)] = [entry]
+    await world.store.put(entry.key, await good.store.get(entry.key))
+    with pytest.raises(ObjectCorrupt):
+        await world.merger.run_round()
+    assert world.metadata.commits == []
+    assert await world.merger.run_round() is not None
+    assert {item.stream_id for item in world.metadata.commits[0].replaced} == {3}
+    assert await world.merger.run_round() is None
+
+
+async def test_a_hole_in_the_data_is_never_bridged() -> None:
+    world = World()
+    holed = [encode_batch([Record(base, 0, None, b"v")], base_offset=base) for base in (0, 2)]
+    entries = [RunEntry(Offset(0), Offset(2), 2, Millis(0), bytes(holed[0])), RunEntry(Offset(2), Offset(3), 1, Millis(0), bytes(holed[1]))]
+    built = build_object(WAL, WRITER, WalSequence(0), Millis(0), [StreamRun(StreamId(1), entries)])
+    await world.store.put("wal/1/1/00000000000000000000", built.chunks)
+    world.metadata.logs[StreamId(1)] = [ObjectRange(ObjectId(1), "wal/1/1/00000000000000000000", WAL, built.size_bytes, built.ranges[0])]
+    world.owned = world.owned[:1]
+    with pytest.raises(NotContiguous):
+        await world.merger.run_round()
+    assert await world.merger.run_round() is None
+    assert world.metadata.commits == []
