@@ -1,10 +1,15 @@
 """Objects: what the writer builds the reader finds; any cut and any flipped bit is noticed; no lie about lengths is believed."""
 
+import re
+from pathlib import Path
+
 import pytest
 from crc32c import crc32c
 from hypothesis import given
 from hypothesis import strategies as st
 
+from stream.batch.header import patch_offset_and_epoch
+from stream.batch.records import Record, encode_batch
 from stream.errors import NotContiguous, ObjectCorrupt
 from stream.format import layout
 from stream.format.layout import ENTRY, ENTRY_BYTES, FOOTER, FOOTER_BYTES, HEADER_BYTES
@@ -13,6 +18,7 @@ from stream.format.writer import BuiltObject, RunEntry, StreamRun, build_object,
 from stream.ids import Millis, NodeEpoch, NodeId, Offset, StreamId, WalSequence
 from stream.ports import ObjectRole, StreamRange, WalIdentity
 
+DOCUMENT = Path(__file__).resolve().parents[3] / "docs" / "formats.md"
 WRITER = WalIdentity(NodeId(3), NodeEpoch(9))
 
 
@@ -225,3 +231,14 @@ def test_what_the_writer_refuses() -> None:
         build([good], ObjectRole.FENCE)
     with pytest.raises(ValueError, match="STREAM"):
         build([good, run_of(2, 0, [(1, b"x" * 61)])], ObjectRole.STREAM)
+
+
+def test_the_bytes_are_those_of_the_documentation() -> None:
+    """What is stored must stay: docs/formats.md is what readers in other languages were written from."""
+    batch = encode_batch([Record(0, 1_700_000_000_000, b"k", b"v"), Record(1, 1_700_000_000_005, None, b"")])
+    patch_offset_and_epoch(batch, 0, 100, 7)
+    entry = RunEntry(Offset(100), Offset(102), 2, Millis(1_700_000_000_005), bytes(batch))
+    writer = WalIdentity(NodeId(3), NodeEpoch(17))
+    built = build_object(ObjectRole.WAL, writer, WalSequence(5), Millis(1_700_000_000_009), [StreamRun(StreamId(42), [entry])])
+    dump = re.findall(r"^[0-9a-f]{4}  ((?:[0-9a-f]{2} ?)+)", DOCUMENT.read_text(), re.MULTILINE)
+    assert bytes.fromhex("".join(dump)) == joined(built)
