@@ -52,7 +52,7 @@ def from_answer(status: int, code: str, message: str, *, operation: str, bucket:
         return BucketNotFound(bucket)
     if status == 429 or code in _THROTTLED_CODES:
         return Throttled(operation, key)
-    if status >= 500 or code in _RETRIABLE_4XX_CODES:
+    if (status >= 500 and status != 501) or code in _RETRIABLE_4XX_CODES:
         return Unavailable(operation, key, cause)
     if status in {401, 403}:
         return AccessDenied(operation, key, cause)

@@ -1,8 +1,9 @@
-"""The HTTP session below the S3 client, changed in the two places where its defaults are wrong for a log.
+"""The HTTP session below the S3 client, changed in the three places where its defaults are wrong for a log.
 
 Invariant: a request is sent at most once. aiohttp repeats a PUT by itself when a kept-alive connection breaks; if the first
 one had been applied, the second one of an `If-None-Match` write answers 412 and the caller would believe itself fenced.
 Large bodies are written as slices of the caller's memory: the default copies a body and sends it by 64 KiB with a loop turn each.
+`Expect: 100-continue` is dropped: it costs every PUT a round trip and aiohttp waits for the 100 without any timeout.
 Must not keep state of its own. Source: aiohttp.ClientSession._request, RFC 9110 9.2.2.
 """
 
@@ -42,6 +43,7 @@ class SendOnceSession(AIOHTTPSession):
 
     async def send(self, request: Any) -> Any:  # noqa: ANN401 (wrong stubs)
         """Send one request and return when the response's head is there."""
+        request.headers.pop("Expect", None)  # not part of the signature; see the module's docstring
         if isinstance(request.body, bytes) and len(request.body) > WRITE_CHUNK_BYTES:
             request.body = SlicedBody(request.body)
         return await super().send(request)

@@ -25,7 +25,7 @@ from objectstore.ports import ObjectStore
 from objectstore.prefixed import PrefixedStore
 from objectstore.retry import RetryingStore, RetryPolicy
 
-_SECRETS: Final = re.compile(r"((?:access_key|secret_key|session_token)=)[^&#]*|(//)[^/@?]*@", re.IGNORECASE)
+_SECRETS: Final = re.compile(r"((?:access_key|secret_key|session_token)=)[^&#]*|(//|%2F%2F)[^/@?]*@", re.IGNORECASE)
 _BUCKET: Final = re.compile(r"[a-z0-9][a-z0-9.\-]{1,61}[a-z0-9]")
 _TEXT_PARAMETERS: Final = frozenset({"endpoint", "region", "access_key", "secret_key", "session_token"})
 _COUNT_PARAMETERS: Final = {
@@ -87,7 +87,7 @@ def _parse_s3(url: str) -> S3Config:
     shown = redact_url(url)
     parts = urlsplit(url)
     if not _BUCKET.fullmatch(parts.netloc):
-        raise InvalidStoreUrl(shown, f"{redact_url(parts.netloc)!r} is not a bucket name (3 to 63 of a-z 0-9 . -)")
+        raise InvalidStoreUrl(shown, "what follows s3:// is not a bucket name (3 to 63 of a-z 0-9 . -)")
     if parts.fragment:
         raise InvalidStoreUrl(shown, "'#' must be written as %23")
     prefix = unquote(parts.path).strip("/")
@@ -140,13 +140,14 @@ def _is_http_url(text: str) -> bool:
 
 def _with_local_defaults(config: S3Config, environ: Mapping[str, str]) -> S3Config:
     """A store on this machine (moto) accepts any credentials; without any, botocore would search the network for them."""
-    if config.endpoint is None:
+    endpoint = config.endpoint
+    if endpoint is None:
         return config
     if config.region is None:
         region = environ.get("AWS_REGION") or environ.get("AWS_DEFAULT_REGION") or "us-east-1"
         config = replace(config, region=region)
     configured = config.access_key or environ.get("AWS_ACCESS_KEY_ID") or environ.get("AWS_PROFILE")
-    if configured or not _is_loopback(config.endpoint):
+    if configured or not _is_loopback(endpoint):
         return config
     return replace(config, access_key="local", secret_key="local")  # noqa: S106 (not a secret)
 

@@ -1,0 +1,44 @@
+"""A moto server for the module's tests of the S3 store, with a bucket per test."""
+
+import itertools
+import urllib.request
+from collections.abc import Callable, Iterator
+
+import pytest
+from moto.server import ThreadedMotoServer
+
+from objectstore.config import S3Config
+
+
+@pytest.fixture(scope="session")
+def moto_endpoint() -> Iterator[str]:
+    server = ThreadedMotoServer(ip_address="127.0.0.1", port=0, verbose=False)
+    server.start()
+    host, port = server.get_host_and_port()
+    yield f"http://{host}:{port}"
+    server.stop()
+
+
+_bucket_numbers = itertools.count()
+
+
+@pytest.fixture
+def new_bucket(moto_endpoint: str) -> Callable[[], S3Config]:
+    """Makes a bucket with a plain PUT, as the credentials below would, and gives its config."""
+
+    def make() -> S3Config:
+        bucket = f"bucket-{next(_bucket_numbers)}"
+        credential = "AWS4-HMAC-SHA256 Credential=local/20260101/us-east-1/s3/aws4_request, SignedHeaders=host, Signature=0"
+        request = urllib.request.Request(f"{moto_endpoint}/{bucket}", method="PUT", headers={"Authorization": credential})
+        with urllib.request.urlopen(request) as response:
+            assert response.status == 200
+        return S3Config(
+            bucket=bucket,
+            endpoint=moto_endpoint,
+            region="us-east-1",
+            path_style=True,
+            access_key="local",
+            secret_key="local",
+        )
+
+    return make

@@ -1,0 +1,180 @@
+"""The directory store between processes, crashes and the file system's limits."""
+
+import asyncio
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections import Counter
+from pathlib import Path
+
+import pytest
+
+from objectstore.directory import STALE_TEMPORARY_MS, DirectoryStore
+from objectstore.errors import InvalidKey, ObjectNotFound, PreconditionFailed, Unavailable
+
+WRITER = """
+import asyncio, sys
+from objectstore.directory import DirectoryStore
+
+async def main():
+    store = DirectoryStore(sys.argv[1])
+    number = 0
+    while True:
+        key = f"wal/{number:06d}"
+        await store.put_if_absent(key, b"%06d" % number * 2_000)
+        await store.put("current", b"%06d" % number * 2_000)
+        print(number, flush=True)
+        number += 1
+
+asyncio.run(main())
+"""
+
+INCREMENTER = """
+import asyncio, sys
+from objectstore.directory import DirectoryStore
+from objectstore.errors import PreconditionFailed
+
+async def main():
+    store = DirectoryStore(sys.argv[1])
+    for _ in range(30):
+        while True:
+            etag = (await store.head("counter")).etag
+            value = int(await store.get("counter"))
+            try:
+                await store.put_if_match("counter", b"%d" % (value + 1), etag)
+                break
+            except PreconditionFailed:
+                pass
+    won = 0
+    for number in range(100):
+        try:
+            await store.put_if_absent(f"slots/{number}", sys.argv[2].encode() * 1000)
+            won += 1
+        except PreconditionFailed:
+            pass
+    print(won)
+
+asyncio.run(main())
+"""
+
+
+def start(program: str, *args: str) -> subprocess.Popen[str]:
+    return subprocess.Popen([sys.executable, "-c", program, *args], stdout=subprocess.PIPE, text=True)
+
+
+async def test_processes_exclude_each_other(tmp_path: Path) -> None:
+    store = DirectoryStore(str(tmp_path))
+    await store.put("counter", b"0")
+    processes = [start(INCREMENTER, str(tmp_path), name) for name in "abc"]
+    won = [int((await asyncio.to_thread(process.communicate))[0]) for process in processes]
+    assert all(process.returncode == 0 for process in processes)
+    assert await store.get("counter") == b"90"
+    assert sum(won) == 100
+    owners = Counter([(await store.get(f"slots/{number}"))[:1] for number in range(100)])
+    assert sorted(owners.values()) == sorted(count for count in won if count)
+    await store.close()
+
+
+async def test_kill_9_leaves_whole_objects_and_loses_nothing_acknowledged(tmp_path: Path) -> None:
+    for _round in range(3):
+        directory = tmp_path / str(_round)
+        process = start(WRITER, str(directory))
+        assert process.stdout is not None
+        acknowledged = -1
+        while acknowledged < 5 + 7 * _round:
+            acknowledged = int(await asyncio.to_thread(process.stdout.readline))
+        process.send_signal(signal.SIGKILL)
+        rest = (await asyncio.to_thread(process.communicate))[0].split()
+        acknowledged = int(rest[-1]) if rest else acknowledged
+        store = DirectoryStore(str(directory))
+        keys = [info.key async for info in store.list("wal/")]
+        assert len(keys) >= acknowledged + 1
+        for number, key in enumerate(keys):
+            assert await store.get(key) == b"%06d" % number * 2_000
+        assert int((await store.get("current"))[:6]) >= acknowledged
+        assert len(await store.get("current")) == 12_000
+        await store.close()
+
+
+async def test_old_temporaries_are_cleared_and_young_ones_kept(tmp_path: Path) -> None:
+    reserved = tmp_path / ".penstock"
+    reserved.mkdir()
+    (reserved / "tmp-old").write_bytes(b"x")
+    (reserved / "tmp-young").write_bytes(b"x")
+    old_s = time.time() - STALE_TEMPORARY_MS / 1_000 - 60
+    os.utime(reserved / "tmp-old", (old_s, old_s))
+    store = DirectoryStore(str(tmp_path))
+    assert sorted(path.name for path in reserved.iterdir()) == ["tmp-young"]
+    assert [info async for info in store.list("")] == []
+    assert [info async for info in store.list(".penstock/")] == []
+    await store.put("k", b"")
+    await store.close()
+    assert [path.name for path in reserved.iterdir() if path.name.startswith("tmp-")] == ["tmp-young"]
+
+
+async def test_a_key_that_is_another_keys_folder_is_refused_with_a_reason(tmp_path: Path) -> None:
+    store = DirectoryStore(str(tmp_path))
+    await store.put("a/b", b"")
+    for write in (store.put, store.put_if_absent):
+        with pytest.raises(InvalidKey, match="both an object and the folder"):
+            await write("a", b"")
+        with pytest.raises(InvalidKey, match="both an object and the folder"):
+            await write("a/b/c", b"")
+    with pytest.raises(InvalidKey, match="255 bytes"):
+        await store.put("é" * 200, b"")
+    with pytest.raises(InvalidKey, match="belongs to the store"):
+        await store.put(".penstock/x", b"")
+    await store.close()
+
+
+async def test_deleting_the_last_object_of_a_folder_frees_its_name(tmp_path: Path) -> None:
+    store = DirectoryStore(str(tmp_path))
+    await store.put("a/b/c", b"")
+    await store.delete(["a/b/c", "a/b", "a"])
+    await store.put("a", b"now an object")
+    assert await store.get("a") == b"now an object"
+    await store.close()
+
+
+async def test_writers_and_deleters_of_one_folder_do_not_disturb_each_other(tmp_path: Path) -> None:
+    store = DirectoryStore(str(tmp_path))
+
+    async def churn(name: str) -> None:
+        for _ in range(20):
+            await store.put(f"folder/deep/{name}", b"x")
+            await store.delete([f"folder/deep/{name}"])
+
+    await asyncio.gather(*(churn(name) for name in "abcd"))
+    assert [info async for info in store.list("")] == []
+    await store.close()
+
+
+async def test_etags_differ_between_writes_of_equal_size(tmp_path: Path) -> None:
+    store = DirectoryStore(str(tmp_path))
+    etags = [await store.put("k", b"same") for _ in range(50)]
+    assert len(set(etags)) == 50
+    await store.close()
+
+
+async def test_another_instance_sees_everything(tmp_path: Path) -> None:
+    first, second = DirectoryStore(str(tmp_path)), DirectoryStore(str(tmp_path))
+    etag = await first.put_if_absent("a/b", b"1")
+    assert (await second.head("a/b")).etag == etag
+    with pytest.raises(PreconditionFailed):
+        await second.put_if_absent("a/b", b"2")
+    await second.delete(["a/b"])
+    with pytest.raises(ObjectNotFound):
+        await first.get("a/b")
+    await first.close()
+    await second.close()
+
+
+async def test_a_failing_disk_shows_as_unavailable(tmp_path: Path) -> None:
+    store = DirectoryStore(str(tmp_path / "store"))
+    (tmp_path / "loop").symlink_to(tmp_path / "loop")
+    (tmp_path / "store" / "k").symlink_to(tmp_path / "loop")
+    with pytest.raises(Unavailable):
+        await store.get("k")
+    await store.close()

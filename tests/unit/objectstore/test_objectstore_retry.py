@@ -1,0 +1,182 @@
+"""Retries against a store that fails on demand, on a clock that only sleeping moves."""
+
+from random import Random
+
+import pytest
+
+from objectstore.errors import (
+    AccessDenied,
+    ConditionalConflict,
+    DeadlineExceeded,
+    ObjectNotFound,
+    PreconditionFailed,
+    Unavailable,
+)
+from objectstore.faults import Fault, FaultConfig, FaultRule, FaultyStore, Selection
+from objectstore.memory import MemoryStore
+from objectstore.ports import ObjectInfo
+from objectstore.retry import RetryingStore, RetryPolicy
+
+
+class World:
+    """A memory store behind faults behind retries, with the time that was slept."""
+
+    def __init__(self, policy: RetryPolicy | None = None) -> None:
+        self.slept_s: list[float] = []
+        self.memory = MemoryStore()
+        self.faulty = FaultyStore(self.memory, Random(7), sleep=self._sleep)
+        self.store = RetryingStore(self.faulty, policy, clock=lambda: sum(self.slept_s), sleep=self._sleep, rng=Random(8))
+
+    async def _sleep(self, seconds: float) -> None:
+        self.slept_s.append(seconds)
+
+
+@pytest.mark.parametrize("fault", [Fault.THROTTLED, Fault.RESET, Fault.LOST_RESPONSE])
+async def test_every_operation_survives_every_retriable_fault(fault: Fault) -> None:
+    world = World()
+    world.faulty.script(fault, count=3)
+    etag = await world.store.put_if_absent("k", [b"on", b"e"])
+    world.faulty.script(fault, count=3)
+    etag = await world.store.put_if_match("k", b"two", etag)
+    world.faulty.script(fault, count=3)
+    await world.store.put("other", b"three")
+    for count in (1, 2, 3):
+        world.faulty.script(fault, count=count)
+        assert await world.store.get("k") == b"two"
+        world.faulty.script(fault, count=count)
+        assert await world.store.get_range("k", 1, 1) == b"w"
+        world.faulty.script(fault, count=count)
+        assert (await world.store.get_tail("k", 1)).data == b"o"
+        world.faulty.script(fault, count=count)
+        assert (await world.store.head("k")).etag == etag
+    world.faulty.script(fault, count=3)
+    await world.store.delete(["k"])
+    with pytest.raises(ObjectNotFound):
+        await world.memory.get("k")
+    assert world.faulty.scripted_count == 0
+
+
+async def test_a_lost_answer_of_our_own_write_is_not_a_fence() -> None:
+    world = World()
+    world.faulty.script(Fault.LOST_RESPONSE)
+    etag = await world.store.put_if_absent("slot", b"ours")
+    assert etag == (await world.memory.head("slot")).etag
+
+
+async def test_a_fence_is_told_from_a_lost_answer() -> None:
+    world = World()
+    await world.memory.put("slot", b"fence by another node")
+    world.faulty.script(Fault.RESET)
+    with pytest.raises(PreconditionFailed):
+        await world.store.put_if_absent("slot", b"ours")
+    await world.memory.put("same-size", b"them")
+    world.faulty.script(Fault.RESET)
+    with pytest.raises(PreconditionFailed):
+        await world.store.put_if_absent("same-size", b"ours")
+
+
+async def test_the_first_412_is_raised_at_once() -> None:
+    world = World()
+    await world.memory.put("slot", b"ours")
+    with pytest.raises(PreconditionFailed):
+        await world.store.put_if_absent("slot", b"ours")
+    with pytest.raises(PreconditionFailed):
+        await world.store.put_if_match("slot", b"ours", "another version")
+    assert world.slept_s == []
+
+
+async def test_a_412_after_an_answer_that_excludes_our_write_is_raised() -> None:
+    world = World()
+    await world.memory.put("slot", b"ours")
+    world.faulty.script(Fault.CONFLICT)
+    world.faulty.script(Fault.THROTTLED)
+    with pytest.raises(PreconditionFailed):
+        await world.store.put_if_absent("slot", b"ours")
+
+
+async def test_faults_while_comparing_are_survived() -> None:
+    world = World()
+    world.faulty.script(Fault.LOST_RESPONSE, Selection(frozenset({"put_if_absent"})))
+    world.faulty.script(Fault.RESET, Selection(frozenset({"head"})), count=2)
+    world.faulty.script(Fault.THROTTLED, Selection(frozenset({"get"})), count=2)
+    await world.store.put_if_absent("slot", b"ours")
+    assert world.faulty.scripted_count == 0
+
+
+async def test_a_swap_whose_answer_was_lost_and_that_was_replaced_is_refused() -> None:
+    world = World()
+    etag = await world.memory.put("register", b"0")
+
+    async def replace_meanwhile(_seconds: float) -> None:
+        await world.memory.put("register", b"theirs")
+
+    world.store = RetryingStore(world.faulty, sleep=replace_meanwhile, rng=Random(1))
+    world.faulty.script(Fault.LOST_RESPONSE)
+    with pytest.raises(PreconditionFailed):
+        await world.store.put_if_match("register", b"ours", etag)
+
+
+async def test_errors_that_repeating_cannot_cure_pass_through() -> None:
+    world = World()
+    world.faulty.script(Fault.DENIED)
+    with pytest.raises(AccessDenied):
+        await world.store.get("k")
+    with pytest.raises(ObjectNotFound):
+        await world.store.get("k")
+    assert world.slept_s == []
+
+
+async def test_the_deadline_ends_the_retries_and_tells_the_last_error() -> None:
+    world = World(RetryPolicy(base_ms=100, cap_ms=400, deadline_ms=2_000))
+    world.faulty.down = True
+    with pytest.raises(DeadlineExceeded) as caught:
+        await world.store.put("k", b"v")
+    assert isinstance(caught.value.last_error, Unavailable)
+    assert (caught.value.operation, caught.value.key, caught.value.deadline_ms) == ("put", "k", 2_000)
+    assert sum(world.slept_s) == pytest.approx(2.0)
+    assert max(world.slept_s) <= 0.4
+
+
+async def test_a_call_that_hangs_ends_at_the_deadline() -> None:
+    import asyncio
+
+    async def hang(_seconds: float) -> None:
+        await asyncio.Event().wait()
+
+    faulty = FaultyStore(MemoryStore(), Random(1), sleep=hang)
+    from objectstore.faults import Latency
+
+    faulty.config = FaultConfig(latencies=(Latency(1, 1),))
+    store = RetryingStore(faulty, RetryPolicy(deadline_ms=20))
+    with pytest.raises(DeadlineExceeded):
+        await store.get("k")
+
+
+async def test_a_list_goes_on_behind_the_last_key_seen() -> None:
+    world = World()
+    keys = [f"k{number:03d}" for number in range(300)]
+    for key in keys:
+        await world.memory.put(key, b"")
+    world.faulty.config = FaultConfig(rules=(FaultRule(Fault.THROTTLED, 0.1, burst_count=2), FaultRule(Fault.LOST_RESPONSE, 0.1)))
+    found: list[ObjectInfo] = [info async for info in world.store.list("k")]
+    assert [info.key for info in found] == keys
+    assert world.faulty.injected[Fault.LOST_RESPONSE] > 5
+
+
+async def test_a_conflict_is_repeated_and_reported_without_retries() -> None:
+    world = World()
+    world.faulty.script(Fault.CONFLICT)
+    with pytest.raises(ConditionalConflict):
+        await world.faulty.put_if_absent("k", b"v")
+    world.faulty.script(Fault.CONFLICT, count=2)
+    await world.store.put_if_absent("k", b"v")
+    assert await world.memory.get("k") == b"v"
+
+
+def test_waits_double_up_to_the_cap_and_use_the_whole_range() -> None:
+    policy = RetryPolicy(base_ms=50, cap_ms=1_000)
+    rng = Random(3)
+    for failures, bound_ms in [(1, 50), (2, 100), (5, 800), (6, 1_000), (10_000, 1_000)]:
+        delays = [policy.delay_ms(failures, rng) for _ in range(500)]
+        assert 0 <= min(delays) < 0.1 * bound_ms
+        assert 0.9 * bound_ms < max(delays) <= bound_ms

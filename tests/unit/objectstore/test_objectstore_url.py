@@ -1,0 +1,133 @@
+"""Store URLs: what is understood, what is refused and that no secret is shown."""
+
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from objectstore.config import DirectoryConfig, MemoryConfig, S3Config
+from objectstore.directory import DirectoryStore
+from objectstore.errors import ConditionalWritesIgnored, InvalidStoreUrl
+from objectstore.memory import MemoryStore
+from objectstore.ports import Body
+from objectstore.prefixed import PrefixedStore
+from objectstore.probe import probe_conditional_writes
+from objectstore.retry import RetryingStore
+from objectstore.url import open_store, parse_store_url, redact_url
+
+FULL = "s3://bucket/some/prefix/?endpoint=http://127.0.0.1:9000&region=eu-1&access_key=KEY&secret_key=s%2FECRET"
+
+
+def test_urls_are_understood() -> None:
+    assert parse_store_url("memory:") == MemoryConfig()
+    assert parse_store_url("file:data/x") == DirectoryConfig(directory="data/x")
+    assert parse_store_url("file:///var/a%20b") == DirectoryConfig(directory="/var/a b")
+    assert parse_store_url("file:/var") == DirectoryConfig(directory="/var")
+    assert parse_store_url("s3://my-bucket") == S3Config(bucket="my-bucket")
+    assert parse_store_url(FULL) == S3Config(
+        bucket="bucket",
+        prefix="some/prefix/",
+        endpoint="http://127.0.0.1:9000",
+        region="eu-1",
+        access_key="KEY",
+        secret_key="s/ECRET",
+        path_style=True,
+    )
+    assert parse_store_url("s3://bucket?endpoint=https://s3.x.org&path_style=false&connections_max=5") == S3Config(
+        bucket="bucket", endpoint="https://s3.x.org", connections_max=5
+    )
+
+
+@pytest.mark.parametrize(
+    ("url", "says"),
+    [
+        ("", "does not begin with"),
+        ("bucket", "does not begin with"),
+        ("http://bucket", "does not begin with"),
+        ("memory:x", "nothing may follow"),
+        ("file:", "a directory"),
+        ("file://host/x", "a directory"),
+        ("s3:bucket", "not a bucket name"),
+        ("s3://", "not a bucket name"),
+        ("s3://Bucket", "not a bucket name"),
+        ("s3://user:SECRET@bucket", "not a bucket name"),
+        ("s3://bucket/a//b", "not allowed"),
+        ("s3://bucket/a/../b", "not allowed"),
+        ("s3://bucket#SECRET-less", "%23"),
+        ("s3://bucket?endpiont=http://x", "did you mean endpoint?"),
+        ("s3://bucket?zzz=1", "allowed are endpoint, region"),
+        ("s3://bucket?region=", "region is empty"),
+        ("s3://bucket?region=a&region=b", "given twice"),
+        ("s3://bucket?endpoint=127.0.0.1:9000", "http or https URL"),
+        ("s3://bucket?endpoint=http://me:SECRET@host", "http or https URL"),
+        ("s3://bucket?endpoint=http%3A%2F%2Fme:SECRET@host", "http or https URL"),
+        ("s3://bucket?endpoint=http://h:99999", "http or https URL"),
+        ("s3://bucket?connections_max=0", "from 1 to 1024"),
+        ("s3://bucket?connections_max=many", "from 1 to 1024"),
+        ("s3://bucket?path_style=yes", "true or false"),
+        ("s3://bucket?secret_key=SECRET", "given together"),
+    ],
+)
+def test_errors_teach_and_hide_secrets(url: str, says: str) -> None:
+    with pytest.raises(InvalidStoreUrl, match=says.replace("?", r"\?")) as caught:
+        parse_store_url(url)
+    assert "SECRET" not in str(caught.value).replace("SECRET-less", "")
+
+
+def test_secrets_are_not_shown() -> None:
+    config = parse_store_url(FULL)
+    assert config.redacted() == ("s3://bucket/some/prefix?endpoint=http://127.0.0.1:9000&region=eu-1&access_key=***")
+    assert "ECRET" not in repr(config)
+    assert "ECRET" not in redact_url(FULL)
+    assert redact_url("s3://b?secret_key=x&region=y") == "s3://b?secret_key=***&region=y"
+    assert parse_store_url("s3://bucket").redacted() == "s3://bucket"
+
+
+async def test_open_store_gives_the_right_store(tmp_path: Path) -> None:
+    assert isinstance(open_store("memory:"), MemoryStore)
+    assert open_store("memory:") is not open_store("memory:")
+    directory = open_store(f"file:{tmp_path}/new/dir")
+    assert isinstance(directory, DirectoryStore)
+    await directory.close()
+    assert isinstance(open_store("s3://bucket"), RetryingStore)
+    assert isinstance(open_store("s3://bucket/p"), PrefixedStore)
+
+
+async def test_moto_needs_no_credentials(new_bucket: Callable[[], S3Config]) -> None:
+    config = new_bucket()
+    store = open_store(f"s3://{config.bucket}/below?endpoint={config.endpoint}", environ={})
+    await store.put("k", b"v")
+    await probe_conditional_writes(store, "", "1")
+    assert [info.key async for info in store.list("")] == ["k"]
+    await store.close()
+
+
+class IgnorantStore(MemoryStore):
+    """Answers 200 to every conditional write, as some compatible stores do."""
+
+    def __init__(self, ignored: str) -> None:
+        super().__init__()
+        self._ignored = ignored
+
+    async def put_if_absent(self, key: str, body: Body) -> str:
+        return await (self.put(key, body) if self._ignored == "absent" else super().put_if_absent(key, body))
+
+    async def put_if_match(self, key: str, body: Body, etag: str) -> str:
+        return await (self.put(key, body) if self._ignored == "match" else super().put_if_match(key, body, etag))
+
+
+@pytest.mark.parametrize("ignored", ["absent", "match"])
+async def test_the_probe_finds_stores_that_ignore_conditions(ignored: str) -> None:
+    store = IgnorantStore(ignored)
+    with pytest.raises(ConditionalWritesIgnored, match="Amazon S3, MinIO"):
+        await probe_conditional_writes(store, "meta/", "1")
+    assert [info async for info in store.list("")] == []
+
+
+@pytest.mark.parametrize("module", ["objectstore.ports", "objectstore.url", "objectstore.memory"])
+def test_ports_and_urls_load_no_backend(module: str) -> None:
+    code = f"import sys, {module}; print([m for m in ('botocore', 'aiohttp', 'aiobotocore', 'boto3') if m in sys.modules])"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout.strip() == "[]"
