@@ -82,10 +82,10 @@ class _ProduceCall:
         return None if self._node.can_write() else ErrorCode.NOT_LEADER_OR_FOLLOWER
 
     def _append(self, parts: list[tuple[Partition, memoryview | None]], targets: list[ProducePartitionResult]) -> None:
-        group = AppendGroup(self._node.storage, self._settle_one)
+        group = AppendGroup(self._settle_one)
         self._groups.append((group, targets))
         self._pending_count += 1
-        group.run(parts, self._node.now_ms())
+        group.run(self._node.storage, parts, self._node.now_ms())
 
     def _append_when_open(self, topic_name: str, records: memoryview | None, result: ProducePartitionResult) -> None:
         loop = asyncio.get_running_loop()

@@ -57,21 +57,20 @@ class _Planned:
 class AppendGroup:
     """One group on its way. `outcomes` has one entry for each part, in order; `settled` is called once, when all of them are final."""
 
-    __slots__ = ("_pending_count", "_planned", "_settled", "_storage", "outcomes")
+    __slots__ = ("_pending_count", "_planned", "_settled", "outcomes")
 
-    def __init__(self, storage: Storage, settled: Callable[[], None]) -> None:
+    def __init__(self, settled: Callable[[], None]) -> None:
         self.outcomes: list[AppendOutcome] = []
-        self._storage = storage
         self._planned: list[_Planned] = []
         self._settled = settled
         self._pending_count = 1
 
-    def run(self, parts: Sequence[tuple[Partition, memoryview | None]], now_ms: Millis) -> None:
+    def run(self, storage: Storage, parts: Sequence[tuple[Partition, memoryview | None]], now_ms: Millis) -> None:
         """Append what can be. Returns at once; `settled` may already have been called then."""
         for partition, records in parts:
             self._plan(partition, records, now_ms)
         if self._planned:
-            self._append(now_ms)
+            self._append(storage, now_ms)
         self._settle_one()
 
     def _plan(self, partition: Partition, records: memoryview | None, now_ms: Millis) -> None:
@@ -93,11 +92,15 @@ class AppendGroup:
             assert records is not None
             self._planned.append(_Planned(partition, plan, log.place(records, plan, now_ms), outcome))
 
-    def _append(self, now_ms: Millis) -> None:
+    def _append(self, storage: Storage, now_ms: Millis) -> None:
         entries = [planned.entry for planned in self._planned]
         self._pending_count += 1
+
+        def done(error: Exception | None) -> None:
+            self._on_durable(storage, error)
+
         try:
-            self._storage.append(entries, self._on_durable)
+            storage.append(entries, done)
         except StreamError as error:
             self._pending_count -= 1
             self._fail_all(error)
@@ -124,13 +127,13 @@ class AppendGroup:
 
         partition.when_durable(batch.end_offset, settled)
 
-    def _on_durable(self, error: Exception | None) -> None:
+    def _on_durable(self, storage: Storage, error: Exception | None) -> None:
         if error is not None:
             # Unknown, not lost: what became of it shows when the producer repeats it, here or at the next leader.
             self._fail_all(error)
         for planned in self._planned:
             partition = planned.partition
-            if error is not None and (self._storage.fenced or partition.log.data.fenced):
+            if error is not None and (storage.fenced or partition.log.data.fenced):
                 partition.stop(error)
             else:
                 partition.advance(planned.header.size_bytes)

@@ -67,10 +67,10 @@ class PartitionManager:
         self,
         me: WalIdentity,
         storage: Storage,
-        *,
         image: Callable[[], MetadataImage],
         subscribe: Subscribe,
         now_ms: WallClock,
+        *,
         config: LogConfig | None = None,
     ) -> None:
         self._me = me

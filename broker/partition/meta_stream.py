@@ -30,12 +30,13 @@ class MetaCorrupt(StreamError):
 
 
 class MetaStream:
-    __slots__ = ("_last_base_offset", "_values", "handle")
+    __slots__ = ("_durable_base_offset", "_last_base_offset", "_values", "handle")
 
     def __init__(self, handle: StreamHandle, values: Mapping[str, bytes], last_base_offset: Offset) -> None:
         self.handle = handle
         self._values = dict(values)
         self._last_base_offset = last_base_offset
+        self._durable_base_offset = last_base_offset
 
     @classmethod
     async def restore(cls, storage: Storage, handle: StreamHandle) -> "MetaStream":
@@ -59,6 +60,7 @@ class MetaStream:
     def put(self, changes: Mapping[str, bytes], now_ms: Millis) -> AppendEntry:
         """Change the map; the caller appends the entry in the same step (before anything else is appended to this stream)."""
         self._values.update(changes)
+        self._durable_base_offset = self._durable_base()
         base_offset = self.handle.next_offset
         records = [Record(base_offset + at, now_ms, key.encode(), value, ()) for at, (key, value) in enumerate(self._values.items())]
         payload = encode_batch(records, base_offset=base_offset, leader_epoch=self.handle.epoch)
@@ -69,8 +71,9 @@ class MetaStream:
 
     @property
     def trim_offset(self) -> Offset | None:
-        """Where the stream may begin, once that is worth an RPC: at the newest batch, if that one is durable."""
-        base_offset = self._last_base_offset
-        if base_offset - self.handle.start_offset < TRIM_RECORDS_MIN or self.handle.confirmed_offset <= base_offset:
-            return None
-        return base_offset
+        """Where the stream may begin, once that is worth an RPC: at the newest batch that is durable."""
+        base_offset = self._durable_base()
+        return base_offset if base_offset - self.handle.start_offset >= TRIM_RECORDS_MIN else None
+
+    def _durable_base(self) -> Offset:
+        return self._last_base_offset if self.handle.confirmed_offset > self._last_base_offset else self._durable_base_offset

@@ -1,0 +1,310 @@
+"""Brokers without sockets: real managers decide over one image, real storages write to one memory store, handlers are called directly.
+
+`World` is the controller; `Broker` is one start of a broker and at the same time the `Node` that handlers see.
+"""
+
+import asyncio
+from collections import deque
+from random import Random
+from types import SimpleNamespace
+from uuid import UUID
+
+from broker.config import BrokerConfig
+from broker.handlers.fetch import handle_fetch
+from broker.handlers.list_offsets import handle_list_offsets
+from broker.handlers.offset_for_leader_epoch import handle_offset_for_leader_epoch
+from broker.handlers.produce import handle_produce
+from broker.partition.manager import PartitionManager
+from broker.partition.partition import Partition
+from broker.ports import RequestContext
+from broker.wire import apis
+from broker.wire.codecs import CODECS
+from broker.wire.gen import fetch as wire_fetch
+from broker.wire.gen import list_offsets as wire_list
+from broker.wire.gen import offset_for_leader_epoch as wire_epoch
+from broker.wire.gen import produce as wire_produce
+from broker.wire.primitives import Reader, Writer
+from controller.errors import refusal
+from controller.managers import commits, nodes, objects, recovery, streams, topics
+from controller.metadata.delta import MetadataDelta
+from controller.metadata.image import MetadataImage
+from controller.metadata.records import ClusterRecord, ConfigRecord, PartitionRecord
+from controller.metadata.topics import PartitionKey
+from controller.rpc import messages as m
+from controller.rpc.stream_metadata import ControllerStreamMetadata
+from objectstore.memory import MemoryStore
+from stream.batch.records import Record, decode_records, encode_batch
+from stream.config import StreamConfig
+from stream.ids import StreamEpoch
+from stream.ports import WalIdentity
+from stream.recovery import recover_wal
+from stream.storage import Storage
+
+CONFIG = StreamConfig(wal_linger_ms=0, wal_linger_idle_ms=0, wal_pause_ms=0)
+NOW = 1_700_000_000_000
+
+
+class World:
+    def __init__(self):
+        self.image = MetadataImage()
+        self.store = MemoryStore()
+        self.subscribers = []
+        self.live = set()
+        self.now_ms = NOW
+        self.uuids = 0
+        self.open_requests = 0
+        self.refusing_opens = 0
+        self.apply([ClusterRecord("test")])
+
+    def new_uuid(self):
+        self.uuids += 1
+        return UUID(int=self.uuids)
+
+    def apply(self, records):
+        if records:
+            self.image.apply_all(records)
+            delta = MetadataDelta.of(records)
+            for subscriber in list(self.subscribers):
+                subscriber(delta, self.image)
+
+    def run(self, result):
+        if result.status is not m.Status.OK:
+            raise refusal(result.status, result.detail)
+        self.apply(result.records)
+        return result.value
+
+    def subscribe(self, subscriber):
+        self.subscribers.append(subscriber)
+        subscriber(MetadataDelta(everything=True), self.image)
+
+    # The client's side, as `ControllerStreamMetadata` uses it.
+
+    async def open_streams(self, request, *, timeout_s=0):
+        self.open_requests += 1
+        await asyncio.sleep(0)
+        if self.refusing_opens:
+            self.refusing_opens -= 1
+            raise TimeoutError("no controller")
+        return self.run(streams.open_streams(self.image, request))
+
+    async def prepare_objects(self, request, *, timeout_s=0):
+        return self.run(objects.prepare_objects(self.image, request, self.now_ms))
+
+    async def commit(self, request, *, timeout_s=0):
+        self.run(commits.commit(self.image, request, self.now_ms))
+
+    async def trim_stream(self, request, *, timeout_s=0):
+        self.run(streams.trim_stream(self.image, request))
+
+    async def commit_recovered(self, request, *, timeout_s=0):
+        while self.run(recovery.commit_recovered(self.image, request, self.now_ms, live=self.live)).remaining:
+            pass
+
+    fenced = False
+
+    async def reached(self, offset, deadline):
+        pass
+
+    # What tests do to the cluster.
+
+    async def broker(self, node_id):
+        request = m.RegisterBroker(node_id=node_id, incarnation_id=self.new_uuid(), host="h", port=9092, machine_host="m")
+        value = self.run(nodes.register_broker(self.image, request))
+        self.live.add(value.node_id)
+        broker = Broker(self, WalIdentity(value.node_id, value.node_epoch))
+        await broker.storage.start()
+        await broker.partitions.start()
+        return broker
+
+    def topic(self, name, partitions=1, **configs):
+        request = m.CreateTopics(topics=[m.NewTopic(name=name, partitions=partitions, configs=configs)])
+        result = topics.create_topics(self.image, request, new_uuid=self.new_uuid, live=self.live, defaults=topics.TopicDefaults())
+        created = self.run(result).topics[0]
+        assert created.status is m.Status.OK, created.detail
+        return created.topic_id
+
+    def delete(self, name):
+        self.run(topics.delete_topics(self.image, m.DeleteTopics(topic_ids=[self.image.topics.by_name(name).topic_id])))
+
+    def configure(self, topic, name, value):
+        self.apply([ConfigRecord(2, topic, name, value)])
+
+    def record(self, topic, index=0) -> PartitionRecord:
+        return self.image.topics.by_name(topic).partitions[index]
+
+    def lead(self, topic, broker, index=0):
+        """Give the partition to another broker; None: nobody leads it."""
+        old = self.record(topic, index)
+        leader = broker.me if broker else WalIdentity(-1, -1)
+        epoch = StreamEpoch(old.leader_epoch + 1)
+        changed = PartitionRecord(
+            old.topic_id, index, old.replicas, leader.node_id, leader.node_epoch, epoch, old.meta_stream_id, old.data_stream_id
+        )
+        self.apply([changed])
+
+    async def fail_over(self, dead, recoverer):
+        """The broker is gone: fence it, recover its WAL, elect."""
+        self.live.discard(dead.me.node_id)
+        self.apply(nodes.fence_brokers(self.image, [dead.me]))
+        self.apply(recovery.assign_recoveries(self.image, self.live))
+        start = self.image.nodes.wal(dead.me).committed
+        return await recover_wal(self.store, recoverer.metadata, dead.me, start, recoverer=recoverer.me, now_ms=self.now_ms, config=CONFIG)
+
+
+class Broker:
+    def __init__(self, world, me):
+        self.world, self.me = world, me
+        self.node_id, self.node_epoch, self.cluster_id = me.node_id, me.node_epoch, "test"
+        self.config = BrokerConfig()
+        self.writable = True
+        self.metadata = ControllerStreamMetadata(world, world, me)
+        self.storage = Storage(world.store, self.metadata, me, CONFIG, now_ms=self.now_ms, rng=Random(1), on_fenced=lambda _: None)
+        self.partitions = PartitionManager(me, self.storage, lambda: world.image, world.subscribe, self.now_ms)
+        self.correlation_ids = iter(range(1, 1_000_000))
+
+    @property
+    def image(self):
+        return self.world.image
+
+    def now_ms(self):
+        return self.world.now_ms
+
+    def can_write(self):
+        return self.writable
+
+    async def opened(self, topic, index=0) -> Partition:
+        found = await self.partitions.wait_open(topic, index, asyncio.get_running_loop().time() + 5)
+        assert isinstance(found, Partition), found
+        return found
+
+    async def close(self):
+        await self.partitions.close()
+        await self.storage.close()
+
+    async def crash(self):
+        """Nothing is written, committed or closed any more."""
+        self.world.subscribers.remove(self.partitions.on_batch)
+        await self.storage.abandon()
+        task = asyncio.ensure_future(self.partitions.close())
+        await asyncio.wait([task], timeout=0.01)
+        task.cancel()
+        await asyncio.gather(task, return_exceptions=True)
+
+    # --- requests -----------------------------------------------------------------------------------------------------------------------
+
+    def context(self, api, version, message):
+        body = Writer()
+        CODECS[api.key].encode_request(body, message, version)
+        connection = SimpleNamespace(id=1, local_host="127.0.0.1", local_port=9092, peer="test", peer_host="test")
+        frame = memoryview(bytearray(body))
+        return RequestContext(api.key, version, next(self.correlation_ids), "test", connection, frame, 0, asyncio.get_running_loop().time())
+
+    def answer(self, api, version, response):
+        frame = b"".join(response) if isinstance(response, list) else bytes(response)
+        assert int.from_bytes(frame[:4], "big") == len(frame) - 4
+        header = 9 if api.is_flexible(version) else 8
+        reader = Reader(memoryview(frame), header)
+        message = CODECS[api.key].decode_response(reader, version)
+        reader.expect_end()
+        return message
+
+    def start_produce(self, parts, *, acks=-1, timeout_ms=5_000, version=11):
+        """`parts`: {(topic, partition): batch or None}. Returns a future of {(topic, partition): response}."""
+        by_topic = {}
+        for (topic, index), records in parts.items():
+            by_topic.setdefault(topic, []).append(wire_produce.PartitionProduceData(index, records))
+        data = [wire_produce.TopicProduceData(name=topic, partition_data=items) for topic, items in by_topic.items()]
+        request = wire_produce.ProduceRequest(acks=acks, timeout_ms=timeout_ms, topic_data=data)
+        ctx = self.context(apis.PRODUCE, version, request)
+        answered = asyncio.get_running_loop().create_future()
+
+        def respond(response):
+            if response is None:
+                answered.set_result(None)
+                return
+            message = self.answer(apis.PRODUCE, version, response)
+            answered.set_result({(t.name, p.index): p for t in message.responses for p in t.partition_responses})
+
+        handle_produce(self, ctx, respond)
+        return answered
+
+    async def produce(self, topic, records, index=0, **options):
+        answer = await self.start_produce({(topic, index): records}, **options)
+        return None if answer is None else answer[topic, index]
+
+    async def fetch_all(self, wanted, *, max_wait_ms=0, min_bytes=1, max_bytes=1 << 26, version=12, isolation_level=0, session=(0, -1)):
+        """`wanted`: list of (topic, partition, offset) or with more fields of FetchPartition as a dict behind. The whole response."""
+        by_topic = {}
+        for topic, index, offset, *rest in wanted:
+            fields = {"partition_max_bytes": 1 << 20, **(rest[0] if rest else {})}
+            by_topic.setdefault(topic, []).append(wire_fetch.FetchPartition(partition=index, fetch_offset=offset, **fields))
+        items = [
+            wire_fetch.FetchTopic(
+                topic_id=topic if isinstance(topic, UUID) else None, topic=topic if isinstance(topic, str) else "", partitions=partitions
+            )
+            for topic, partitions in by_topic.items()
+        ]
+        request = wire_fetch.FetchRequest(
+            max_wait_ms=max_wait_ms, min_bytes=min_bytes, max_bytes=max_bytes, isolation_level=isolation_level,
+            session_id=session[0], session_epoch=session[1], topics=items,
+        )  # fmt: skip
+        response = handle_fetch(self, self.context(apis.FETCH, version, request))
+        if asyncio.iscoroutine(response):
+            response = await response
+        return self.answer(apis.FETCH, version, response)
+
+    async def fetch(self, topic, offset=0, index=0, **options):
+        """The answer for one partition, with its records decoded into `values`."""
+        response = await self.fetch_all([(topic, index, offset)], **options)
+        found = response.responses[0].partitions[0]
+        return SimpleNamespace(
+            error=found.error_code, high_watermark=found.high_watermark, log_start=found.log_start_offset, raw=found,
+            records=records_of(found), values=[record.value for record in records_of(found)],
+        )  # fmt: skip
+
+    async def values(self, topic, index=0):
+        """All values of the partition, in as many fetches as it takes (answers end where memory and objects meet)."""
+        values, offset = [], 0
+        while True:
+            found = await self.fetch(topic, offset, index)
+            assert found.error == 0
+            if not found.records:
+                assert offset == found.high_watermark
+                return values
+            values += [record.value for record in found.records if record.offset >= offset]
+            offset = found.records[-1].offset + 1
+
+    async def list_offsets(self, topic, timestamp, index=0, leader_epoch=-1, version=7):
+        module = wire_list
+        request = module.ListOffsetsRequest(
+            topics=[module.ListOffsetsTopic(topic, [module.ListOffsetsPartition(index, leader_epoch, timestamp)])]
+        )
+        response = await handle_list_offsets(self, self.context(apis.LIST_OFFSETS, version, request))
+        return self.answer(apis.LIST_OFFSETS, version, response).topics[0].partitions[0]
+
+    async def epoch_end(self, topic, epoch, index=0, leader_epoch=-1, version=4):
+        module = wire_epoch
+        request = module.OffsetForLeaderEpochRequest(
+            topics=[module.OffsetForLeaderTopic(topic, [module.OffsetForLeaderPartition(index, leader_epoch, epoch)])]
+        )
+        response = await handle_offset_for_leader_epoch(self, self.context(apis.OFFSET_FOR_LEADER_EPOCH, version, request))
+        return self.answer(apis.OFFSET_FOR_LEADER_EPOCH, version, response).topics[0].partitions[0]
+
+
+def records_of(partition) -> list[Record]:
+    assert partition.records is not None
+    data = memoryview(bytes(partition.records))
+    records, at = deque(), 0
+    while at < len(data):
+        records.extend(decode_records(data[at:]))
+        at += 12 + int.from_bytes(data[at + 8 : at + 12], "big")
+    return list(records)
+
+
+def batch(*values: bytes, timestamp=NOW, key=b"k", **options) -> bytes:
+    records = [Record(at, timestamp, key, value) for at, value in enumerate(values)]
+    return bytes(encode_batch(records, **options))
+
+
+def key_of(world, topic, index=0) -> PartitionKey:
+    return PartitionKey(world.image.topics.by_name(topic).topic_id, index)

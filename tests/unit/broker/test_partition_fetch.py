@@ -1,0 +1,266 @@
+"""What a consumer relies on: long polls, limits, epochs, offsets and times."""
+
+import asyncio
+from uuid import UUID
+
+import pytest
+from partition_world import NOW, World, batch
+
+from broker.fetch.byte_limiter import ByteLimiter
+from broker.wire.error_codes import ErrorCode
+
+
+@pytest.fixture
+async def one():
+    world = World()
+    broker = await world.broker(1)
+    world.topic("t", partitions=3)
+    for index in range(3):
+        await broker.opened("t", index)
+    yield broker
+    await broker.close()
+
+
+def parked(broker, wanted, **options):
+    return asyncio.ensure_future(broker.fetch_all(wanted, max_wait_ms=options.pop("max_wait_ms", 30_000), **options))
+
+
+async def turns(count=5):
+    for _ in range(count):
+        await asyncio.sleep(0)
+
+
+async def test_a_parked_fetch_is_woken_by_the_next_record_in_any_of_its_partitions(one):
+    poll = parked(one, [("t", 0, 0), ("t", 1, 0)])
+    await turns()
+    assert not poll.done()
+    await one.produce("t", batch(b"a"), index=1)
+    response = await poll
+    assert [len(partition.records) > 0 for partition in response.responses[0].partitions] == [False, True]
+    assert response.responses[0].partitions[0].records is not None
+
+
+async def test_it_stays_parked_until_min_bytes_are_there(one):
+    size = len(batch(b"a"))
+    poll = parked(one, [("t", 0, 0), ("t", 1, 0)], min_bytes=2 * size + 1)
+    await one.produce("t", batch(b"a"))
+    await one.produce("t", batch(b"a"), index=1)
+    await turns()
+    assert not poll.done()
+    await one.produce("t", batch(b"a"))
+    assert sum(len(p.records) for p in (await poll).responses[0].partitions) == 3 * size
+
+
+async def test_without_news_the_answer_comes_at_max_wait_and_not_before(one):
+    loop = asyncio.get_running_loop()
+    started = loop.time()
+    found = await one.fetch("t", max_wait_ms=60)
+    assert loop.time() - started >= 0.059
+    assert (found.error, found.values, found.raw.records) == (0, [], b"")
+
+
+async def test_an_error_in_one_partition_is_told_at_once(one):
+    response = await one.fetch_all([("t", 0, 0), ("t", 7, 0)], max_wait_ms=30_000)
+    assert [p.error_code for p in response.responses[0].partitions] == [0, ErrorCode.UNKNOWN_TOPIC_OR_PARTITION]
+
+
+async def test_losing_the_leadership_wakes_parked_fetches(one):
+    poll = parked(one, [("t", 0, 0)])
+    await turns()
+    one.world.lead("t", None)
+    assert (await poll).responses[0].partitions[0].error_code == ErrorCode.NOT_LEADER_OR_FOLLOWER
+
+
+async def test_a_fetch_waits_for_a_partition_that_is_opening(one):
+    one.world.refusing_opens = 1
+    one.world.topic("new")
+    poll = parked(one, [("new", 0, 0)])
+    await one.produce("new", batch(b"a"))
+    assert len((await poll).responses[0].partitions[0].records) > 0
+
+
+async def test_offsets_outside_the_log_are_refused(one):
+    await one.produce("t", batch(b"a", b"b"))
+    assert (await one.fetch("t", offset=3)).error == ErrorCode.OFFSET_OUT_OF_RANGE
+    assert (await one.fetch("t", offset=-1)).error == ErrorCode.OFFSET_OUT_OF_RANGE
+    assert (await one.fetch("t", offset=2)).error == 0
+    partition = await one.opened("t")
+    await one.storage.trim(partition.log.data, 1)
+    found = await one.fetch("t", offset=0)
+    assert (found.error, found.log_start) == (ErrorCode.OFFSET_OUT_OF_RANGE, 1)
+
+
+async def test_what_is_not_durable_is_not_shown(one):
+    one.storage.stop_acknowledging()
+    pending = one.start_produce({("t", 0): batch(b"a", b"b")})
+    await turns(20)
+    found = await one.fetch("t", offset=1)
+    assert (found.error, found.values, found.high_watermark) == (0, [], 0)
+    one.storage.resume_acknowledging()
+    await pending
+
+
+async def test_the_first_batch_comes_whatever_its_size_and_the_rest_within_the_limits(one):
+    size = len(batch(b"v" * 1000))
+    for index in range(3):
+        for _ in range(3):
+            await one.produce("t", batch(b"v" * 1000), index=index)
+
+    async def sizes(**options):
+        wanted = [("t", index, 0, {"partition_max_bytes": options.pop("each", 1 << 20)}) for index in range(3)]
+        response = await one.fetch_all(wanted, **options)
+        return sorted(len(p.records) // size for p in response.responses[0].partitions)
+
+    assert await sizes(max_bytes=1) == [0, 0, 1]
+    assert await sizes(max_bytes=0) == [0, 0, 1]
+    assert await sizes(max_bytes=size * 4) == [0, 1, 3]
+    assert await sizes() == [3, 3, 3]
+    found = await one.fetch_all([("t", index, 0, {"partition_max_bytes": 10}) for index in range(3)])
+    assert sorted(len(p.records) // size for p in found.responses[0].partitions) == [0, 0, 1]
+
+
+async def test_partitions_take_turns_when_the_bytes_do_not_suffice(one):
+    for index in range(3):
+        await one.produce("t", batch(b"v" * 1000), index=index)
+    served = set()
+    for _ in range(3):
+        response = await one.fetch_all([("t", index, 0) for index in range(3)], max_bytes=10)
+        served |= {p.partition_index for p in response.responses[0].partitions if p.records}
+    assert served == {0, 1, 2}
+
+
+async def test_leader_epochs_are_compared(one):
+    await one.produce("t", batch(b"a"))
+    one.world.lead("t", one)
+    partition = await one.opened("t")
+    assert partition.leader_epoch == 1
+
+    async def error(epoch):
+        response = await one.fetch_all([("t", 0, 0, {"current_leader_epoch": epoch})])
+        return response.responses[0].partitions[0].error_code
+
+    assert await error(0) == ErrorCode.FENCED_LEADER_EPOCH
+    assert await error(1) == 0
+    assert await error(2) == ErrorCode.UNKNOWN_LEADER_EPOCH
+    assert ((await one.epoch_end("t", 0)).leader_epoch, (await one.epoch_end("t", 0)).end_offset) == (0, 1)
+    await one.produce("t", batch(b"b", b"c"))
+    ends = [await one.epoch_end("t", epoch) for epoch in (0, 1, 2)]
+    assert [(end.leader_epoch, end.end_offset) for end in ends] == [(0, 1), (1, 3), (-1, -1)]
+    assert (await one.epoch_end("t", 0, leader_epoch=0)).error_code == ErrorCode.FENCED_LEADER_EPOCH
+
+
+async def test_topics_by_id(one):
+    await one.produce("t", batch(b"a"))
+    topic_id = one.image.topics.by_name("t").topic_id
+    known = await one.fetch(topic_id, version=13)
+    assert known.values == [b"a"]
+    assert (await one.fetch(UUID(int=99), version=16)).error == ErrorCode.UNKNOWN_TOPIC_ID
+
+
+async def test_read_committed_gets_a_list_of_aborted_transactions(one):
+    await one.produce("t", batch(b"a"))
+    found = await one.fetch("t", isolation_level=1)
+    assert (found.values, found.raw.aborted_transactions, found.raw.last_stable_offset) == ([b"a"], [], 1)
+    assert (await one.fetch("t")).raw.aborted_transactions is None
+
+
+async def test_sessions_are_declined(one):
+    response = await one.fetch_all([("t", 0, 0)], session=(0, 0))
+    assert (response.error_code, response.session_id) == (0, 0)
+    response = await one.fetch_all([], session=(7, 3))
+    assert response.error_code == ErrorCode.FETCH_SESSION_ID_NOT_FOUND
+
+
+async def test_the_right_leader_is_named_to_clients_that_understand_it(one):
+    two = await one.world.broker(2)
+    one.world.lead("t", two)
+    await two.opened("t")
+    produced = await one.produce("t", batch(b"a"), version=11)
+    assert (produced.error_code, produced.current_leader.leader_id) == (ErrorCode.NOT_LEADER_OR_FOLLOWER, 2)
+    response = await one.fetch_all([(one.image.topics.by_name("t").topic_id, 0, 0)], version=16)
+    assert response.responses[0].partitions[0].current_leader.leader_id == 2
+    assert [endpoint.node_id for endpoint in response.node_endpoints] == [2]
+    await two.close()
+
+
+async def test_cold_data_are_read_from_the_store(one):
+    for at in range(5):
+        await one.produce("t", batch(b"%d" % at))
+        await one.produce("t", batch(b"%d" % at), index=1)
+    two = await one.world.broker(2)
+    for index in (0, 1):
+        one.world.lead("t", two, index)
+        await two.opened("t", index)
+    assert await two.values("t") == [b"%d" % at for at in range(5)]
+    response = await two.fetch_all([("t", 0, 3), ("t", 1, 1)], max_wait_ms=30_000, max_bytes=10)
+    assert sorted(len(p.records) > 0 for p in response.responses[0].partitions) == [False, True]
+    await two.close()
+
+
+async def test_an_unreadable_partition_is_a_retriable_error_and_does_not_spoil_the_others(one):
+    await one.produce("t", batch(b"a"))
+    await one.produce("t", batch(b"b"), index=1)
+    two = await one.world.broker(2)
+    one.world.lead("t", two)
+    await two.opened("t")
+    one.world.lead("t", two, 1)
+    await two.opened("t", 1)
+    await two.produce("t", batch(b"c"), index=1)
+    await one.world.store.delete([info.key async for info in one.world.store.list("")])
+    response = await two.fetch_all([("t", 0, 0), ("t", 1, 1)], version=12)
+    assert [p.error_code for p in response.responses[0].partitions] == [ErrorCode.KAFKA_STORAGE_ERROR, 0]
+    assert len(response.responses[0].partitions[1].records) > 0
+    await two.partitions.close()
+    await two.storage.abandon()
+
+
+async def test_offsets_by_time(one):
+    for at in range(4):
+        await one.produce("t", batch(b"a", b"b", timestamp=NOW + at * 100))
+
+    async def offset(timestamp):
+        found = await one.list_offsets("t", timestamp)
+        assert found.error_code == 0
+        return found.offset, found.timestamp
+
+    assert await offset(-1) == (8, -1)
+    assert await offset(-2) == (0, -1)
+    assert await offset(-3) == (6, NOW + 300)
+    assert await offset(NOW - 5) == (0, NOW)
+    assert await offset(NOW + 101) == (4, NOW + 200)
+    assert await offset(NOW + 301) == (-1, -1)
+    assert (await one.list_offsets("t", NOW)).leader_epoch == 0
+    two = await one.world.broker(2)
+    one.world.lead("t", two)
+    await two.opened("t")
+    cold = [(found.offset, found.timestamp) for found in [await two.list_offsets("t", t) for t in (-3, NOW + 101)]]
+    assert cold == [(6, NOW + 300), (4, NOW + 200)]
+    assert (await one.list_offsets("t", -1)).error_code == ErrorCode.NOT_LEADER_OR_FOLLOWER
+    await two.close()
+
+
+async def test_an_empty_log_has_no_offset_for_any_time(one):
+    assert (await one.list_offsets("t", -3)).offset == -1
+    assert (await one.list_offsets("t", NOW)).offset == -1
+    assert (await one.list_offsets("t", -1)).offset == 0
+
+
+async def test_a_byte_limiter_grants_in_order_and_survives_cancelled_waiters():
+    limiter, order = ByteLimiter(100), []
+    release = asyncio.Event()
+
+    async def hold(name, size):
+        async with limiter.hold(size):
+            order.append(name)
+            await release.wait()
+
+    tasks = [asyncio.ensure_future(hold(name, size)) for name, size in (("a", 80), ("b", 500), ("c", 10))]
+    await turns()
+    assert order == ["a"]
+    tasks[1].cancel()
+    await turns()
+    assert order == ["a", "c"]
+    release.set()
+    await asyncio.gather(*tasks, return_exceptions=True)
+    async with limiter.hold(100):
+        pass

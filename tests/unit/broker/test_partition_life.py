@@ -1,0 +1,319 @@
+"""A partition's life over real storage: append, close and open, crash and recovery, moves, idempotence across all of them."""
+
+import asyncio
+
+import msgspec
+import pytest
+from partition_world import NOW, World, batch, key_of
+
+from broker.partition.partition import Partition
+from broker.wire.error_codes import ErrorCode
+
+
+def idempotent(sequence, *values, pid=42, epoch=0):
+    return batch(*values, producer_id=pid, producer_epoch=epoch, base_sequence=sequence)
+
+
+def state_of(partition):
+    log = partition.log
+    return msgspec.msgpack.encode(log.producers.snapshot(log.data.next_offset)), list(log.epochs.entries)
+
+
+async def test_what_was_acknowledged_can_be_read():
+    world = World()
+    one = await world.broker(1)
+    world.topic("t")
+    assert (await one.produce("t", batch(b"a", b"b"))).base_offset == 0
+    answer = await one.produce("t", batch(b"c"))
+    assert (answer.error_code, answer.base_offset, answer.log_start_offset, answer.log_append_time_ms) == (0, 2, 0, -1)
+    found = await one.fetch("t")
+    assert found.values == [b"a", b"b", b"c"]
+    assert [record.offset for record in found.records] == [0, 1, 2]
+    assert found.high_watermark == 3
+    await one.close()
+
+
+async def test_a_repetition_is_answered_with_its_old_offset_after_close_and_open():
+    world = World()
+    one = await world.broker(1)
+    world.topic("t")
+    for at in range(7):
+        assert (await one.produce("t", idempotent(at, b"%d" % at))).base_offset == at
+    two = await world.broker(2)
+    world.lead("t", two)
+    moved = await two.opened("t")
+    assert moved.log_end_offset == 7
+    assert (await two.produce("t", idempotent(6, b"6"))).base_offset == 6
+    assert (await two.produce("t", idempotent(3, b"3"))).base_offset == 3
+    assert (await two.produce("t", idempotent(0, b"0"))).error_code == ErrorCode.DUPLICATE_SEQUENCE_NUMBER
+    assert (await two.produce("t", idempotent(9, b"9"))).error_code == ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER
+    assert (await two.produce("t", idempotent(7, b"7"))).base_offset == 7
+    assert (await two.values("t")) == [b"%d" % at for at in range(8)]
+    assert (await one.produce("t", idempotent(8, b"8"))).error_code == ErrorCode.NOT_LEADER_OR_FOLLOWER
+    await asyncio.gather(one.close(), two.close())
+
+
+async def test_a_crash_loses_nothing_that_was_acknowledged_and_repeats_nothing():
+    world = World()
+    one = await world.broker(1)
+    world.topic("t")
+    for at in range(4):
+        await one.produce("t", idempotent(at, b"%d" % at))
+    before = state_of(await one.opened("t"))
+    await one.crash()
+    two = await world.broker(2)
+    await world.fail_over(one, two)
+    partition = await two.opened("t")
+    producers, epochs = state_of(partition)
+    assert producers == before[0]
+    assert epochs == [*before[1], (1, 4)]
+    assert (await two.produce("t", idempotent(3, b"3"))).base_offset == 3
+    assert (await two.produce("t", idempotent(4, b"4"))).base_offset == 4
+    assert (await two.values("t")) == [b"%d" % at for at in range(5)]
+    await two.close()
+
+
+async def test_recovery_behind_a_checkpoint_equals_the_live_state():
+    world = World()
+    one = await world.broker(1)
+    world.topic("t")
+    partition = await one.opened("t")
+    for at in range(3):
+        await one.produce("t", idempotent(at, b"x", pid=1))
+    await one.partitions._life.checkpoint([partition])
+    for at in range(3):
+        await one.produce("t", idempotent(at, b"y", pid=2))
+        await one.produce("t", batch(b"plain"))
+    await one.produce("t", idempotent(3, b"x", pid=1))
+    before = state_of(partition)
+    await one.crash()
+    two = await world.broker(2)
+    await world.fail_over(one, two)
+    restored = await two.opened("t")
+    assert state_of(restored)[0] == before[0]
+    assert restored.log.dirty_bytes > 0
+    await two.close()
+    three = await world.broker(3)
+    world.lead("t", three)
+    clean = await three.opened("t")
+    assert state_of(clean)[0] == before[0]
+    assert clean.log.dirty_bytes == 0
+    await three.close()
+
+
+async def test_a_repetition_of_what_is_not_durable_yet_waits_for_it():
+    world = World()
+    one = await world.broker(1)
+    world.topic("t")
+    await one.opened("t")
+    one.storage.stop_acknowledging()
+    first = one.start_produce({("t", 0): idempotent(0, b"a")})
+    again = one.start_produce({("t", 0): idempotent(0, b"a")})
+    await asyncio.sleep(0.05)
+    assert not first.done()
+    assert not again.done()
+    assert (await one.fetch("t")).values == []
+    one.storage.resume_acknowledging()
+    assert [answer["t", 0].base_offset for answer in await asyncio.gather(first, again)] == [0, 0]
+    await one.close()
+
+
+async def test_a_request_is_one_group_and_tells_each_partition_its_own_error():
+    world = World()
+    one = await world.broker(1)
+    world.topic("t", partitions=3)
+    world.topic("small", **{"max.message.bytes": "100"})
+    for index in range(3):
+        await one.opened("t", index)
+    await one.opened("small")
+    corrupt = bytearray(batch(b"x"))
+    corrupt[-1] ^= 1
+    parts = {
+        ("t", 0): batch(b"a"), ("t", 1): bytes(corrupt), ("t", 2): batch(b"b", b"c"), ("t", 9): batch(b"d"), ("no", 0): batch(b"e"),
+        ("small", 0): batch(b"v" * 200),
+    }  # fmt: skip
+    answer = await one.start_produce(parts)
+    codes = {place: result.error_code for place, result in answer.items()}
+    assert codes == {
+        ("t", 0): 0, ("t", 1): ErrorCode.CORRUPT_MESSAGE, ("t", 2): 0, ("t", 9): ErrorCode.UNKNOWN_TOPIC_OR_PARTITION,
+        ("no", 0): ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, ("small", 0): ErrorCode.MESSAGE_TOO_LARGE,
+    }  # fmt: skip
+    assert [(await one.fetch("t", index=index)).values for index in range(3)] == [[b"a"], [], [b"b", b"c"]]
+    world.configure("small", "max.message.bytes", "1000")
+    assert (await one.produce("small", batch(b"v" * 200))).error_code == 0
+    await one.close()
+
+
+async def test_log_append_time_is_written_into_the_batch():
+    world = World()
+    one = await world.broker(1)
+    world.topic("t", **{"message.timestamp.type": "LogAppendTime"})
+    answer = await one.produce("t", batch(b"a", timestamp=5))
+    assert answer.log_append_time_ms == NOW
+    assert (await one.fetch("t")).records[0].timestamp_ms == NOW
+    await one.close()
+
+
+@pytest.mark.parametrize("acks", [2, -2])
+async def test_other_acks_are_refused(acks):
+    world = World()
+    one = await world.broker(1)
+    world.topic("t")
+    assert (await one.produce("t", batch(b"a"), acks=acks)).error_code == ErrorCode.INVALID_REQUIRED_ACKS
+    await one.close()
+
+
+async def test_acks_zero_gets_no_answer_and_acks_one_waits_for_durability():
+    world = World()
+    one = await world.broker(1)
+    world.topic("t")
+    await one.opened("t")
+    one.storage.stop_acknowledging()
+    assert await one.start_produce({("t", 0): batch(b"a")}, acks=0) is None
+    pending = one.start_produce({("t", 0): batch(b"b")}, acks=1)
+    await asyncio.sleep(0.02)
+    assert not pending.done()
+    one.storage.resume_acknowledging()
+    assert (await pending)["t", 0].base_offset == 1
+    assert (await one.fetch("t")).values == [b"a", b"b"]
+    await one.close()
+
+
+async def test_without_a_session_nothing_is_appended():
+    world = World()
+    one = await world.broker(1)
+    world.topic("t")
+    partition = await one.opened("t")
+    one.writable = False
+    assert (await one.produce("t", batch(b"a"))).error_code == ErrorCode.NOT_LEADER_OR_FOLLOWER
+    assert partition.log_end_offset == 0
+    await one.close()
+
+
+async def test_a_dead_wal_answers_a_retriable_error_and_never_an_offset():
+    world = World()
+    one = await world.broker(1)
+    world.topic("t")
+    await one.opened("t")
+    one.storage.stop_acknowledging()
+    pending = one.start_produce({("t", 0): batch(b"a")})
+    await asyncio.sleep(0.02)
+    await one.crash()
+    answer = (await pending)["t", 0]
+    assert (answer.error_code, answer.base_offset) == (ErrorCode.NOT_LEADER_OR_FOLLOWER, -1)
+
+
+async def test_requests_for_a_partition_that_is_just_opening_keep_their_order():
+    world = World()
+    one = await world.broker(1)
+    world.refusing_opens = 2
+    world.topic("t")
+    pending = [one.start_produce({("t", 0): idempotent(at, b"%d" % at)}) for at in range(5)]
+    assert one.partitions.get("t", 0) is ErrorCode.LEADER_NOT_AVAILABLE
+    answers = await asyncio.gather(*pending)
+    assert [answer["t", 0].base_offset for answer in answers] == [0, 1, 2, 3, 4]
+    await one.close()
+
+
+async def test_a_partition_that_does_not_open_in_time_is_a_retriable_error():
+    world = World()
+    one = await world.broker(1)
+    world.refusing_opens = 1000
+    world.topic("t")
+    answer = await one.produce("t", batch(b"a"), timeout_ms=20)
+    assert answer.error_code == ErrorCode.NOT_LEADER_OR_FOLLOWER
+    world.refusing_opens = 0
+    await one.opened("t")
+    assert (await one.fetch("t")).values == []
+    await one.close()
+
+
+async def test_many_partitions_open_with_few_requests_and_close_with_few_commits():
+    world = World()
+    one = await world.broker(1)
+    world.topic("t", partitions=600)
+    await asyncio.gather(*(one.opened("t", index) for index in range(600)))
+    assert world.open_requests == 2
+    await one.start_produce({("t", index): batch(b"x") for index in range(600)})
+    await one.close()
+    assert not world.image.streams.opened_by(one.me)
+    assert len(world.image.objects) <= 4
+    two = await world.broker(2)
+    for index in range(600):
+        world.lead("t", two, index)
+    await asyncio.gather(*(two.opened("t", index) for index in range(600)))
+    assert all(partition.log.dirty_bytes == 0 for partition in two.partitions)
+    assert (await two.fetch("t", index=599)).values == [b"x"]
+    await two.close()
+
+
+async def test_leadership_that_comes_back_is_served_again():
+    world = World()
+    one, two = await world.broker(1), await world.broker(2)
+    world.topic("t")
+    leader = one if world.record("t").leader == 1 else two
+    other = two if leader is one else one
+    await leader.produce("t", batch(b"a"))
+    events = []
+    leader.partitions.add_leader_change_listener(lambda *event: events.append(event))
+    world.lead("t", other)
+    world.lead("t", leader)
+    assert leader.partitions.get("t", 0) is ErrorCode.LEADER_NOT_AVAILABLE
+    partition = await leader.opened("t")
+    assert partition.leader_epoch == world.record("t").leader_epoch
+    assert (await leader.values("t")) == [b"a"]
+    assert events == [("t", 0, True), ("t", 0, False), ("t", 0, True)]
+    await asyncio.gather(one.close(), two.close())
+
+
+async def test_a_deleted_topic_is_dropped_and_its_successor_is_empty():
+    world = World()
+    one = await world.broker(1)
+    world.topic("t")
+    await one.produce("t", batch(b"a"))
+    pending = asyncio.ensure_future(one.fetch("t", offset=1, max_wait_ms=30_000))
+    await asyncio.sleep(0)
+    world.delete("t")
+    assert (await pending).error == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+    world.topic("t")
+    await one.opened("t")
+    found = await one.fetch("t")
+    assert (found.error, found.values, found.high_watermark) == (0, [], 0)
+    assert (await one.produce("t", batch(b"b"))).base_offset == 0
+    await one.close()
+
+
+async def test_meta_streams_stay_short():
+    world = World()
+    one = await world.broker(1)
+    world.topic("t")
+    partition = await one.opened("t")
+    for at in range(120):
+        await one.produce("t", idempotent(at, b"x"))
+        await one.partitions._life.checkpoint([partition])
+    await one.storage.flush()
+    meta = partition.log.meta.handle
+    assert meta.next_offset - meta.start_offset < 120
+    assert world.image.streams.get(meta.stream_id).start_offset > 0
+    await one.close()
+    two = await world.broker(2)
+    world.lead("t", two)
+    assert (await two.opened("t")).log.dirty_bytes == 0
+    assert (await two.produce("t", idempotent(119, b"x"))).base_offset == 119
+    await two.close()
+
+
+async def test_a_broker_that_closes_hands_over_everything_it_had_appended():
+    world = World()
+    one, two = await world.broker(1), await world.broker(2)
+    world.topic("t")
+    leader, other = (one, two) if world.record("t").leader == 1 else (two, one)
+    await leader.opened("t")
+    pending = [leader.start_produce({("t", 0): idempotent(at, b"%d" % at)}) for at in range(20)]
+    world.lead("t", other)
+    answers = [(await answer)["t", 0] for answer in pending]
+    assert [answer.base_offset for answer in answers] == list(range(20))
+    assert (await other.opened("t")).log_end_offset == 20
+    assert isinstance(other.partitions.get("t", 0), Partition)
+    assert key_of(world, "t") not in leader.partitions._places
+    await asyncio.gather(one.close(), two.close())

@@ -1,0 +1,162 @@
+"""The pure parts of a partition: producers, epochs, validation, the wait of a fetch."""
+
+import pytest
+
+from broker.fetch.delayed import FetchWait
+from broker.partition.leader_epochs import LeaderEpochs
+from broker.partition.producer_state import SEQUENCES_COUNT, KnownBatch, ProducerState
+from broker.partition.validation import DEFAULT_RULES, Refusal, TopicRules, validate_batch
+from broker.wire.error_codes import ErrorCode
+from stream.batch.header import CRC_START, parse_header
+from stream.batch.records import Record, encode_batch
+
+NOW = 1_700_000_000_000
+
+
+def record_batch(state, base, count, offset, *, pid=7, epoch=0, now=0):
+    assert state.check(pid, epoch, base, count) is None
+    state.record(pid, epoch, base, count, base_offset=offset, end_offset=offset + count, now_ms=now)
+
+
+class TestProducerState:
+    def test_an_unknown_producer_may_begin_anywhere(self):
+        assert ProducerState().check(7, 3, 500, 10) is None
+
+    def test_what_came_before_it_was_known_is_not_called_a_duplicate(self):
+        state = ProducerState()
+        record_batch(state, 500, 10, 0)
+        assert state.check(7, 0, 490, 10) is ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER
+
+    def test_the_last_five_are_answered_with_their_offset_older_ones_without(self):
+        state = ProducerState()
+        for at in range(7):
+            record_batch(state, at * 10, 10, at * 10)
+        assert state.check(7, 0, 20, 10) == KnownBatch(20, 29, 20, 30)
+        assert state.check(7, 0, 10, 10) is ErrorCode.DUPLICATE_SEQUENCE_NUMBER
+        assert state.check(7, 0, 80, 10) is ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER
+        assert state.check(7, 0, 65, 10) is ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER
+
+    def test_sequences_wrap_to_zero(self):
+        state = ProducerState()
+        record_batch(state, SEQUENCES_COUNT - 2, 3, 0)
+        assert state.check(7, 0, 1, 1) is None
+        assert state.check(7, 0, SEQUENCES_COUNT - 2, 3) == KnownBatch(SEQUENCES_COUNT - 2, 0, 0, 3)
+
+    def test_epochs_go_up_only_and_begin_at_zero(self):
+        state = ProducerState()
+        record_batch(state, 0, 1, 0, epoch=2)
+        assert state.check(7, 1, 1, 1) is ErrorCode.INVALID_PRODUCER_EPOCH
+        assert state.check(7, 3, 1, 1) is ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER
+        assert state.check(7, 3, 0, 1) is None
+
+    def test_the_longest_silent_are_forgotten_at_the_limit_and_by_the_clock(self):
+        state = ProducerState(producers_count_max=3)
+        for pid in range(3):
+            record_batch(state, 0, 1, pid, pid=pid, now=pid * 10)
+        record_batch(state, 1, 1, 3, pid=0, now=30)
+        record_batch(state, 0, 1, 4, pid=9, now=40)
+        assert list(state) == [2, 0, 9]
+        assert state.expire(now_ms=65, silent_ms=40) == 1
+        assert list(state) == [0, 9]
+
+
+class TestLeaderEpochs:
+    def test_an_epoch_ends_where_the_next_begins(self):
+        epochs = LeaderEpochs([(1, 0), (4, 100), (5, 180)])
+        assert epochs.end_offset(1, 200) == (1, 100)
+        assert epochs.end_offset(3, 200) == (1, 100)
+        assert epochs.end_offset(4, 200) == (4, 180)
+        assert epochs.end_offset(5, 200) == (5, 200)
+        assert epochs.end_offset(6, 200) == (-1, -1)
+        assert LeaderEpochs().end_offset(0, 200) == (-1, -1)
+
+    def test_an_epoch_without_records_gives_way(self):
+        epochs = LeaderEpochs([(1, 0), (2, 50)])
+        epochs.assign(3, 50)
+        epochs.assign(3, 70)
+        assert list(epochs.entries) == [(1, 0), (3, 50)]
+
+    def test_trimming_keeps_the_epoch_that_covers_the_start(self):
+        epochs = LeaderEpochs([(1, 0), (4, 100), (5, 180)])
+        epochs.trim(150)
+        assert list(epochs.entries) == [(4, 150), (5, 180)]
+        assert epochs.end_offset(2, 200) == (2, 150)
+        assert [epochs.epoch_at(offset) for offset in (149, 150, 180)] == [-1, 4, 5]
+
+
+def batch(count=2, *, key=b"k", timestamp=NOW, **options):
+    records = [Record(at, timestamp, key, b"value %d" % at) for at in range(count)]
+    return memoryview(encode_batch(records, **options))
+
+
+def code_of(records, rules=DEFAULT_RULES):
+    found = validate_batch(records, rules, NOW)
+    return found.code if isinstance(found, Refusal) else None
+
+
+class TestValidation:
+    def test_a_sound_batch_passes(self):
+        records = batch(producer_id=1, producer_epoch=0, base_sequence=0)
+        assert validate_batch(records, DEFAULT_RULES, NOW) == parse_header(records)
+
+    def test_what_is_not_one_whole_batch_is_refused(self):
+        assert code_of(None) is ErrorCode.INVALID_RECORD
+        assert code_of(memoryview(b"")) is ErrorCode.INVALID_RECORD
+        assert code_of(memoryview(bytearray(batch()) + bytearray(batch()))) is ErrorCode.INVALID_RECORD
+        assert code_of(batch()[:-1]) is ErrorCode.CORRUPT_MESSAGE
+
+    @pytest.mark.parametrize("magic", [0, 1, 3])
+    def test_other_message_formats_are_refused(self, magic):
+        records = batch()
+        records[16] = magic
+        assert code_of(records) is ErrorCode.INVALID_RECORD
+
+    @pytest.mark.parametrize("at", [CRC_START, 30, 60, -1])
+    def test_a_flipped_bit_is_found(self, at):
+        records = batch()
+        records[at] ^= 1
+        assert code_of(records) is ErrorCode.CORRUPT_MESSAGE
+
+    def test_counts_must_agree(self):
+        assert code_of(batch(last_offset=5)) is ErrorCode.INVALID_RECORD
+        assert code_of(memoryview(encode_batch([], last_offset=0))) is ErrorCode.INVALID_RECORD
+
+    def test_control_and_transactional_batches_are_refused(self):
+        assert code_of(batch(attributes=0x30)) is ErrorCode.INVALID_RECORD
+        assert code_of(batch(attributes=0x10)) is ErrorCode.INVALID_TXN_STATE
+
+    def test_a_producer_id_needs_epoch_and_sequence(self):
+        assert code_of(batch(producer_id=1, producer_epoch=0, base_sequence=-1)) is ErrorCode.INVALID_RECORD
+
+    def test_size_is_limited_by_the_topic(self):
+        records = batch()
+        assert code_of(records, TopicRules(message_bytes_max=len(records))) is None
+        assert code_of(records, TopicRules(message_bytes_max=len(records) - 1)) is ErrorCode.MESSAGE_TOO_LARGE
+
+    def test_timestamps_are_limited_unless_the_log_sets_them(self):
+        window = TopicRules(timestamp_before_max_ms=1000, timestamp_after_max_ms=500)
+        assert code_of(batch(timestamp=NOW - 1000), window) is None
+        assert code_of(batch(timestamp=NOW - 1001), window) is ErrorCode.INVALID_TIMESTAMP
+        assert code_of(batch(timestamp=NOW + 501), window) is ErrorCode.INVALID_TIMESTAMP
+        rules = TopicRules(is_log_append_time=True, timestamp_before_max_ms=1, timestamp_after_max_ms=1)
+        assert code_of(batch(timestamp=5), rules) is None
+
+    def test_compacted_topics_need_keys_and_say_which_record_has_none(self):
+        rules = TopicRules.from_configs({"cleanup.policy": "compact,delete"})
+        assert code_of(batch(key=None)) is None
+        assert code_of(batch(key=b""), rules) is None
+        refusal = validate_batch(batch(key=None), rules, NOW)
+        assert isinstance(refusal, Refusal)
+        assert refusal.code is ErrorCode.INVALID_RECORD
+        assert [at for at, _ in refusal.record_errors] == [0, 1]
+
+
+def test_a_fetch_wakes_once_when_enough_bytes_came():
+    woken = []
+    wait = FetchWait(100, lambda: woken.append(True))
+    wait.progressed(60)
+    assert not woken
+    wait.progressed(40)
+    wait.progressed(500)
+    wait.interrupt()
+    assert woken == [True]
