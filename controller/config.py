@@ -1,0 +1,107 @@
+"""Settings of one controller process: every limit has a unit, a default and a note of what it costs.
+
+Invariant: a config that was built is valid; wrong values are refused at start, by name, with what is allowed.
+"""
+
+import re
+from pathlib import Path
+
+import msgspec
+
+from controller.errors import InvalidConfig
+
+_CLUSTER_ID = re.compile(r"[A-Za-z0-9_-]{1,64}\Z")
+
+
+class ControllerConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """A controller of a quorum of one."""
+
+    data_dir: Path
+    """The journal lives here. Small, must survive restarts; losing it loses what the newest snapshot lacks."""
+
+    cluster_id: str = ""
+    """Empty: generated at the first start and kept in `data_dir`. Set it to rebuild a lost volume from the snapshots of that cluster."""
+
+    controller_id: int = 0
+    host: str = "127.0.0.1"
+    port: int = 0
+    """0: any free port; `ControllerServer.port` tells which."""
+
+    advertised: str = ""
+    """host:port that clients are told; empty: `host` and the bound port."""
+
+    default_partitions: int = 1
+    """Partitions of a topic whose creator names no number."""
+
+    default_replication_factor: int = -1
+    """Leader candidates likewise; -1: three, or as many as there are brokers. More of them only say who leads next."""
+
+    session_timeout_ms: int = 6_000
+    """A silent broker is fenced after this. Lower finds hung brokers sooner and fences slow ones by mistake."""
+
+    session_grace_ms: int = 1_000
+    """A broker whose stream broke is fenced after this; a killed process is found in about this time."""
+
+    heartbeat_interval_ms: int = 500
+    tick_interval_ms: int = 100
+    """How often sessions are looked at; adds to the time until a dead broker is fenced."""
+
+    lag_limit_ms: int = 1_000
+    """A tick that comes this much late proves that we, not the brokers, were slow: every session starts afresh."""
+
+    maintenance_interval_ms: int = 1_000
+    """How often due recoveries, elections and expiry are looked for; changes of nodes trigger them at once."""
+
+    queue_count_max: int = 4_096
+    """Requests that wait for the writer; more are refused with CONTROLLER_BUSY."""
+
+    queue_bytes_max: int = 64 << 20
+    batch_count_max: int = 512
+    """Requests that share one journal write."""
+
+    request_timeout_ms: int = 30_000
+    """Longest wait of a request whose caller named no deadline."""
+
+    request_bytes_max: int = 4 << 20
+    reply_cache_count_max: int = 4_096
+    """Answers kept for repetition after a lost reply."""
+
+    batch_bytes_max: int = 1 << 20
+    """Records in one message to a follower."""
+
+    followers_count_max: int = 1_000
+    snapshot_records: int = 50_000
+    """Records between two snapshots; bounds the journal, the memory of its tail and the time of a start (about 1 s per 200,000)."""
+
+    snapshot_bytes: int = 64 << 20
+    snapshots_kept: int = 3
+    read_grace_ms: int = 60_000
+    """Bytes of an object that nothing refers to are deleted after this, so that reads under way can end."""
+
+    janitor_interval_ms: int = 5_000
+    stop_timeout_ms: int = 5_000
+
+    def __post_init__(self) -> None:
+        if self.cluster_id and not _CLUSTER_ID.match(self.cluster_id):
+            raise InvalidConfig("cluster_id", self.cluster_id, "1 to 64 letters, digits, '-' and '_'")
+        if not 0 <= self.port <= 65_535:
+            raise InvalidConfig("port", self.port, "0 to 65535")
+        if self.default_replication_factor != -1 and not 1 <= self.default_replication_factor <= 100:
+            raise InvalidConfig("default_replication_factor", self.default_replication_factor, "1 to 100, or -1")
+        if self.snapshots_kept < 2:
+            raise InvalidConfig("snapshots_kept", self.snapshots_kept, "at least 2, so that a damaged one can be passed over")
+        for name in _POSITIVE:
+            if getattr(self, name) <= 0:
+                raise InvalidConfig(name, getattr(self, name), "more than 0")
+        if self.session_timeout_ms < 3 * self.heartbeat_interval_ms:
+            allowed = f"at least three heartbeats ({3 * self.heartbeat_interval_ms} ms)"
+            raise InvalidConfig("session_timeout_ms", self.session_timeout_ms, allowed)
+
+
+_POSITIVE = (
+    "default_partitions",
+    "session_timeout_ms", "session_grace_ms", "heartbeat_interval_ms", "tick_interval_ms", "lag_limit_ms", "maintenance_interval_ms",
+    "queue_count_max", "queue_bytes_max", "batch_count_max", "request_timeout_ms", "request_bytes_max", "reply_cache_count_max",
+    "batch_bytes_max", "followers_count_max", "snapshot_records", "snapshot_bytes", "read_grace_ms", "janitor_interval_ms",
+    "stop_timeout_ms",
+)  # fmt: skip

@@ -1,0 +1,121 @@
+"""Which manager answers which request, and what it is given besides the image.
+
+Invariant: every request class of `controller.rpc.messages` that a client sends is in the table: an unknown method is gRPC's error.
+Session and maintenance follow from a *committed* reply only. Must hold no rule of its own. Source: KRaft `ControllerApis`.
+"""
+
+from collections.abc import Callable, Collection
+from typing import Any
+from uuid import UUID
+
+from controller.config import ControllerConfig
+from controller.managers import commits, configs, kv, nodes, objects, producer_ids, recovery, streams, topics
+from controller.managers.result import Result
+from controller.managers.topics import TopicDefaults
+from controller.metadata.image import MetadataImage
+from controller.quorum import Quorum
+from controller.rpc import messages as m
+from controller.rpc.server import Handle, Method
+from controller.runtime import Runtime
+from controller.sessions import Sessions
+from stream.clock import MonotonicClock
+from stream.ids import Millis, NodeId
+
+Manager = Callable[[MetadataImage, Any, Millis], Result[Any]]
+
+
+def managers(
+    config: ControllerConfig, live: Callable[[], Collection[NodeId]], new_uuid: Callable[[], UUID]
+) -> dict[type[m.Message], Manager]:
+    """Request class -> manager. live: brokers that may be given work, asked for in the request's turn."""
+    defaults = TopicDefaults(partitions=config.default_partitions, replication_factor=config.default_replication_factor)
+    return {
+        m.RegisterBroker: lambda image, request, _: nodes.register_broker(image, request),
+        m.UnregisterBroker: lambda image, request, _: nodes.unregister_broker(image, request, live=live()),
+        m.OpenStreams: lambda image, request, _: streams.open_streams(image, request),
+        m.TrimStream: lambda image, request, _: streams.trim_stream(image, request),
+        m.PrepareObjects: objects.prepare_objects,
+        m.Commit: commits.commit,
+        m.CommitRecovered: lambda image, request, now_ms: recovery.commit_recovered(image, request, now_ms, live=live()),
+        m.CreateTopics: lambda image, request, _: topics.create_topics(image, request, new_uuid=new_uuid, live=live(), defaults=defaults),
+        m.DeleteTopics: lambda image, request, _: topics.delete_topics(image, request),
+        m.CreatePartitions: lambda image, request, _: topics.create_partitions(image, request, live=live()),
+        m.AlterConfigs: lambda image, request, _: configs.alter_configs(image, request),
+        m.AllocateProducerIds: lambda image, request, _: producer_ids.allocate_producer_ids(image, request),
+        m.PutKeyValue: lambda image, request, _: kv.put_key_value(image, request),
+        m.GetKeyValue: lambda image, request, _: kv.get_key_value(image, request),
+        m.DeleteKeyValue: lambda image, request, _: kv.delete_key_value(image, request),
+    }
+
+
+class Dispatch:
+    """Builds the server's methods over one runtime. wake: maintenance is due."""
+
+    def __init__(
+        self,
+        config: ControllerConfig,
+        quorum: Quorum,
+        runtime: Runtime,
+        sessions: Sessions,
+        *,
+        wake: Callable[[], None],
+        now: MonotonicClock,
+        new_uuid: Callable[[], UUID],
+    ) -> None:
+        self._config = config
+        self._quorum = quorum
+        self._runtime = runtime
+        self._sessions = sessions
+        self._wake = wake
+        self._now = now
+        self._managers = managers(config, sessions.alive, new_uuid)
+
+    def methods(self) -> dict[str, Method]:
+        """Method name -> request type and handler."""
+        found = {kind.__name__: Method(kind, self._written(kind, manager)) for kind, manager in self._managers.items()}
+        found[m.DescribeController.__name__] = Method(m.DescribeController, self._describe)
+        return found
+
+    def _written(self, kind: type[m.Message], manager: Manager) -> Handle:
+        after: dict[type[m.Message], Callable[[Any, m.Reply[Any]], None]] = {
+            m.RegisterBroker: self._registered,
+            m.UnregisterBroker: self._unregistered,
+        }
+        follow_up = after.get(kind)
+
+        async def handle(request: m.Message, timeout_s: float | None, size_bytes: int, request_id: str) -> m.Reply[Any]:
+            reply = await self._runtime.submit(
+                kind.__name__,
+                lambda image, now_ms: manager(image, request, now_ms),
+                timeout_s=timeout_s,
+                size_bytes=size_bytes,
+                request_id=request_id,
+            )
+            if follow_up is not None and reply.status is m.Status.OK:
+                follow_up(request, reply)
+            return reply
+
+        return handle
+
+    def _registered(self, _: m.RegisterBroker, reply: m.Reply[m.BrokerRegistered]) -> None:
+        """The new incarnation has a session from now on; the earlier one has none any more."""
+        if reply.value is not None:
+            self._sessions.registered(reply.value.node_id, reply.value.node_epoch, int(self._now() * 1_000))
+            self._wake()
+
+    def _unregistered(self, request: m.UnregisterBroker, reply: m.Reply[m.Progress]) -> None:
+        if reply.value is not None and not reply.value.remaining:
+            self._sessions.removed(request.node_id, request.node_epoch)
+
+    async def _describe(self, _: m.DescribeController, timeout_s: float | None, size_bytes: int, request_id: str) -> m.Reply[Any]:
+        """Answered out of turn, so that an overloaded controller still says who it is. What it tells is committed."""
+        del timeout_s, size_bytes, request_id
+        leadership = self._quorum.leadership
+        status = m.ControllerStatus(
+            cluster_id=self._config.cluster_id,
+            controller_id=self._config.controller_id,
+            controller_epoch=leadership.epoch,
+            committed_offset=self._quorum.committed_offset,
+            active=leadership.active,
+        )
+        return m.Reply(controller_epoch=leadership.epoch, value=status)

@@ -1,0 +1,149 @@
+"""What can go wrong in the controller and in talking to it.
+
+Invariant: every refusal of a request reaches its caller as a class that carries the `Status`; transport trouble never does, it is retried
+until the deadline and ends as `TimeoutError`. `retriable` says whether the same call may succeed later without anybody's help.
+"""
+
+from typing import ClassVar
+
+from controller.metadata.records import MetadataOffset
+from controller.rpc.messages import Status
+
+
+class ControllerError(Exception):
+    """Base of everything this package raises on purpose."""
+
+    retriable: ClassVar[bool] = False
+
+
+class RequestRefused(ControllerError):
+    """The controller looked at the request and said no; nothing of it was done. offset: what the image it looked at had reached."""
+
+    def __init__(self, status: Status, detail: str, offset: MetadataOffset) -> None:
+        super().__init__(f"{status.name}: {detail}" if detail else status.name)
+        self.status = status
+        self.detail = detail
+        self.offset = offset
+
+
+class NodeRefused(RequestRefused):
+    """The caller's (node, epoch) may not act any more: it is fenced, replaced by a newer start, or was never registered."""
+
+
+class StreamRefused(RequestRefused):
+    """The stream is unknown, owned by somebody else, not closed, or an offset does not follow."""
+
+
+class ObjectRefused(RequestRefused):
+    """An object is not prepared, is gone, or a WAL may not be recovered by the caller."""
+
+
+class TopicRefused(RequestRefused):
+    """A topic, partition count, assignment or config is not allowed."""
+
+
+class ControllerBusy(RequestRefused):
+    """The controller's queue is full. Only seen when the deadline left no time for another try."""
+
+    retriable = True
+
+
+class NotLeader(ControllerError):
+    """This process is not the active controller. `leader` is the address of the one that is, if known."""
+
+    retriable = True
+
+    def __init__(self, leader: str = "") -> None:
+        super().__init__(f"not the active controller; try {leader or 'another one'}")
+        self.leader = leader
+
+
+class QuorumClosed(ControllerError):
+    """The quorum was stopped; what was proposed and not answered may or may not be committed."""
+
+    retriable = True
+
+
+class JournalFailed(ControllerError):
+    """A write or fsync of the journal failed. What reached the disk is unknown: the process has to end and recover from the file."""
+
+    def __init__(self, path: str, cause: BaseException) -> None:
+        super().__init__(f"journal {path} cannot be written: {cause}. The controller stops; free or replace the volume and start it again")
+        self.path = path
+
+
+class JournalCorrupt(ControllerError):
+    """Committed bytes of the journal do not match their checksum. Nothing is guessed and nothing is cut."""
+
+    def __init__(self, path: str, position: int, what: str) -> None:
+        super().__init__(
+            f"journal {path} is corrupt at byte {position}: {what}. Acknowledged metadata would be lost by going on; restore the file from "
+            "a copy of the volume, or move the journal directory away to start from the newest snapshot in the object store"
+        )
+        self.path = path
+        self.position = position
+
+
+class SnapshotCorrupt(ControllerError):
+    """A metadata snapshot in the object store that does not match its checksum or version."""
+
+    def __init__(self, key: str, what: str) -> None:
+        super().__init__(f"snapshot {key} is unusable: {what}")
+        self.key = key
+
+
+class SnapshotMissing(ControllerError):
+    """The journal begins behind every snapshot that could be read: the records between are nowhere."""
+
+    def __init__(self, journal_start: int, snapshot_offset: int | None) -> None:
+        found = "no snapshot was found" if snapshot_offset is None else f"the newest usable snapshot ends at {snapshot_offset}"
+        super().__init__(
+            f"the journal begins at metadata offset {journal_start} but {found}. Point the controller at the object store of this cluster, "
+            "or restore its journal directory"
+        )
+
+
+class DataDirInUse(ControllerError):
+    """Another process holds the data directory's lock."""
+
+    def __init__(self, directory: str) -> None:
+        super().__init__(f"another controller runs on {directory}: stop it, or give this one a data directory of its own")
+
+
+class InvalidConfig(ControllerError):
+    """A setting of the controller that cannot be used."""
+
+    def __init__(self, name: str, value: object, allowed: str) -> None:
+        super().__init__(f"controller config {name}={value!r} is not valid: {allowed}")
+        self.name = name
+
+
+_CLASSES: dict[Status, type[RequestRefused]] = {
+    Status.NODE_EPOCH_NOT_EXIST: NodeRefused,
+    Status.NODE_EPOCH_EXPIRED: NodeRefused,
+    Status.NODE_FENCED: NodeRefused,
+    Status.STREAM_NOT_EXIST: StreamRefused,
+    Status.STREAM_FENCED: StreamRefused,
+    Status.STREAM_NOT_CLOSED: StreamRefused,
+    Status.STREAM_NOT_OPENED: StreamRefused,
+    Status.OFFSET_NOT_MATCHED: StreamRefused,
+    Status.OBJECT_NOT_EXIST: ObjectRefused,
+    Status.COMPACTED_OBJECTS_NOT_FOUND: ObjectRefused,
+    Status.WAL_NOT_RECOVERABLE: ObjectRefused,
+    Status.TOPIC_EXISTS: TopicRefused,
+    Status.UNKNOWN_TOPIC: TopicRefused,
+    Status.INVALID_TOPIC_NAME: TopicRefused,
+    Status.INVALID_PARTITIONS: TopicRefused,
+    Status.INVALID_REPLICATION_FACTOR: TopicRefused,
+    Status.INVALID_REPLICA_ASSIGNMENT: TopicRefused,
+    Status.INVALID_CONFIG: TopicRefused,
+    Status.CONTROLLER_BUSY: ControllerBusy,
+}
+
+
+_NO_OFFSET = MetadataOffset(0)
+
+
+def refusal(status: Status, detail: str, offset: MetadataOffset = _NO_OFFSET) -> RequestRefused:
+    """The exception for a reply that is not OK."""
+    return _CLASSES.get(status, RequestRefused)(status, detail, offset)

@@ -1,0 +1,102 @@
+"""Takes bytes out of the store that nothing needs any more: destroyed objects, and what is left of WALs that ended.
+
+Invariants: an object's bytes go only after the read grace since its destruction was *committed*, and `ObjectRemoved` follows only after the
+store confirmed; a crash between repeats the delete, which is idempotent. Of an ended WAL, slots that are registered as objects stay, and so
+does the slot at which it ended and everything that could be taken for its fence: a fence must outlive every paused writer.
+Must not delete by LIST anywhere else. Cost: one DELETE request per 1,000 objects; one LIST per ended WAL and controller start.
+Source: AutoMQ `S3ObjectControlManager` deletion, DESIGN.md 4 (6-7).
+"""
+
+import asyncio
+
+import structlog
+
+from controller.config import ControllerConfig
+from controller.managers.objects import deletable, objects_removed
+from controller.managers.result import Result
+from controller.metadata.image import MetadataImage
+from controller.rpc.messages import Status
+from controller.runtime import Runtime
+from objectstore.errors import ObjectStoreError
+from objectstore.ports import DELETE_BATCH_COUNT, ObjectStore
+from stream.clock import WallClock
+from stream.ids import Millis, ObjectId, WalSequence
+from stream.keys import parse_wal_key, wal_prefix
+from stream.ports import WalIdentity
+
+_log = structlog.get_logger()
+WALS_PER_ROUND_MAX = 20
+
+
+class Janitor:
+    """The deleting task of one active controller."""
+
+    def __init__(self, config: ControllerConfig, runtime: Runtime, store: ObjectStore, now_ms: WallClock) -> None:
+        self._config = config
+        self._runtime = runtime
+        self._store = store
+        self._now_ms = now_ms
+        self._seen_ended: dict[WalIdentity, Millis] = {}
+        self._cleaned: set[WalIdentity] = set()
+
+    async def run(self) -> None:
+        """Runs until it is cancelled or the runtime is over. A store that fails is tried again in the next round."""
+        while True:
+            try:
+                while await self.delete_destroyed():
+                    pass
+                await self.clean_ended_wals()
+            except ObjectStoreError as error:
+                _log.warning("janitor_round_failed", error=str(error))
+            except TimeoutError:
+                _log.warning("janitor_round_failed", error="the controller is too busy")
+            await asyncio.sleep(self._config.janitor_interval_ms / 1_000)
+
+    async def delete_destroyed(self) -> int:
+        """One batch of objects whose grace is over. -> how many; 0: nothing is due."""
+        now_ms, grace_ms = self._now_ms(), self._config.read_grace_ms
+
+        def due(image: MetadataImage) -> list[tuple[ObjectId, str]]:
+            return [(state.object_id, state.key) for state in deletable(image, now_ms, grace_ms, DELETE_BATCH_COUNT)]
+
+        objects = await self._runtime.between(due)
+        if not objects:
+            return 0
+        await self._store.delete([key for _, key in objects])
+        removed = [object_id for object_id, _ in objects]
+        reply = await self._runtime.submit("ObjectsRemoved", lambda image, _: Result(objects_removed(image, removed)))
+        _log.info("objects_deleted", count=len(objects))
+        return len(objects) if reply.status is Status.OK else 0
+
+    async def clean_ended_wals(self) -> int:
+        """Delete leftovers of WALs that ended at least a read grace ago (or before this process began). -> objects deleted."""
+
+        def ended(image: MetadataImage) -> list[tuple[WalIdentity, WalSequence]]:
+            return [(wal.writer, wal.end) for wal in image.nodes.wals() if wal.end is not None and wal.writer not in self._cleaned]
+
+        now_ms = self._now_ms()
+        deleted = 0
+        cleaned = 0
+        for writer, end in await self._runtime.between(ended):
+            since_ms = self._seen_ended.setdefault(writer, now_ms)
+            if since_ms + self._config.read_grace_ms > now_ms or cleaned == WALS_PER_ROUND_MAX:
+                continue
+            deleted += await self._clean_wal(writer, end)
+            cleaned += 1
+            self._cleaned.add(writer)
+            del self._seen_ended[writer]
+        return deleted
+
+    async def _clean_wal(self, writer: WalIdentity, end: WalSequence) -> int:
+        """Only slots below the end go: the fence is at the end, behind it lies at most what a paused writer still put in vain."""
+        keys: list[str] = []
+        async for info in self._store.list(wal_prefix(writer)):
+            slot = parse_wal_key(info.key)
+            if slot is not None and slot.writer == writer and slot.sequence < end:
+                keys.append(info.key)
+        unregistered = await self._runtime.between(lambda image: [key for key in keys if image.objects.in_place(key) is None])
+        for at in range(0, len(unregistered), DELETE_BATCH_COUNT):
+            await self._store.delete(unregistered[at : at + DELETE_BATCH_COUNT])
+        if unregistered:
+            _log.info("ended_wal_cleaned", node_id=writer.node_id, node_epoch=writer.node_epoch, deleted=len(unregistered))
+        return len(unregistered)

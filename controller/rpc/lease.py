@@ -1,0 +1,76 @@
+"""How long a broker may believe that its session lives, by its own clock. Pure: monotonic seconds come in.
+
+Invariant: it ends before the controller can have fenced the node for silence. Let a heartbeat leave here at s and be heard there at
+h >= s. The controller fences at h + T at the earliest (T: session timeout) and says in its next message that it heard it. The lease runs
+to s + 0.85 T, of heartbeats that were *answered* only: s + 0.85 T < h + T, whatever the network and a paused process do, as long as the two
+monotonic clocks differ by less than 15 % in rate. A process that was stopped finds its lease over at its first look at the clock.
+
+A stream that broke is fenced after a grace G, which is shorter. We see a break at the latest when our next heartbeat is sent (at most 0.5 G
+later) and then go on for 0.4 G: 0.9 G < G. With proof that nobody at the other end can fence (it said that it stops, or its address refuses
+connections: the process is not there), the lease keeps its full length, because a controller that starts gives everybody a whole timeout
+first. A restart of the controller therefore stops no writes. What is left is a network that resets connections to a living controller
+and swallows or refuses new ones: there only the fence object in the WAL protects, which it does for every acknowledgement in any case.
+
+Must not be the only thing that protects data: that is the WAL slot (DESIGN.md 5). Source: Gray & Cheriton, "Leases" (SOSP 1989).
+"""
+
+from collections import deque
+
+SESSION_SHARE = 0.85
+GRACE_SHARE = 0.4
+SENT_COUNT_MAX = 64
+"""Unanswered heartbeats that are remembered; older ones would give a lease that is over anyway."""
+
+
+class Lease:
+    """One broker's belief in its session."""
+
+    def __init__(self) -> None:
+        self._sent: deque[tuple[int, float]] = deque(maxlen=SENT_COUNT_MAX)
+        self._timeout_s = 0.0
+        self._grace_s = 0.0
+        self._until = float("-inf")
+        self._broken_until = float("inf")
+        self._ended = False
+
+    @property
+    def ended(self) -> bool:
+        """Fenced: this incarnation never gets a session again."""
+        return self._ended
+
+    @property
+    def until(self) -> float:
+        """The lease is over from this time on."""
+        return float("-inf") if self._ended else min(self._until, self._broken_until)
+
+    def is_alive(self, now: float) -> bool:
+        return now < self.until
+
+    def stream_began(self) -> None:
+        """A new stream: heartbeats count from 1 again. The lease goes on with the first that is answered."""
+        self._sent.clear()
+
+    def sent(self, heartbeat: int, now: float) -> None:
+        """Call before the heartbeat leaves."""
+        self._sent.append((heartbeat, now))
+
+    def told(self, timeout_ms: int, grace_ms: int) -> None:
+        """The controller's limits; they come before or with the first answer."""
+        self._timeout_s = timeout_ms / 1_000
+        self._grace_s = grace_ms / 1_000
+
+    def answered(self, heartbeat: int) -> None:
+        """The controller had heard this heartbeat of the present stream."""
+        while self._sent and self._sent[0][0] <= heartbeat:
+            _, sent_at = self._sent.popleft()
+            self._until = max(self._until, sent_at + self._timeout_s * SESSION_SHARE)
+            self._broken_until = float("inf")
+
+    def stream_broke(self, now: float, *, nobody_fences: bool) -> None:
+        """The stream ended. nobody_fences: it is proven that the process at the other end is not there or has stopped fencing."""
+        self._sent.clear()
+        self._broken_until = float("inf") if nobody_fences else min(self._broken_until, now + self._grace_s * GRACE_SHARE)
+
+    def end(self) -> None:
+        """The controller said that this incarnation is fenced or replaced."""
+        self._ended = True

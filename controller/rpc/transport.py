@@ -1,0 +1,130 @@
+"""gRPC as the controller uses it: bytes in, bytes out, the few calls that we make, with types.
+
+Invariant: nothing else imports `grpc`, whose annotations do not pass strict checks. Message limits, keepalive and reconnect times are set
+here for both sides. Must not know what the messages mean.
+Broken connections are found by our own heartbeats; the server sends no keepalive pings, so that it never breaks a stream that its
+follower still takes for whole (`controller.rpc.follower` relies on that).
+"""
+
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from typing import Any, Protocol, cast
+
+import grpc
+import grpc.aio
+
+CONTROLLER_SERVICE = "penstock.Controller"
+METADATA_SERVICE = "penstock.Metadata"
+FOLLOW_METHOD = "Follow"
+REQUEST_ID_KEY = "penstock-request-id"
+
+MESSAGE_BYTES_MAX = 8 << 20
+"""Transport limit in both directions; requests have a lower one, which is answered with INVALID_REQUEST."""
+
+Metadata = Sequence[tuple[str, str]]
+END_OF_STREAM: object = cast("Any", grpc.aio).EOF
+
+StatusCode = grpc.StatusCode
+RpcFailed = grpc.aio.AioRpcError
+
+
+class UnaryCallable(Protocol):
+    def __call__(self, request: bytes, *, timeout: float, metadata: Metadata = ()) -> Awaitable[bytes]: ...
+
+
+class StreamCall(Protocol):
+    """The client's end of a bidirectional stream. `read` gives END_OF_STREAM at an orderly end."""
+
+    async def read(self) -> object: ...
+    async def write(self, request: bytes) -> None: ...
+    def cancel(self) -> bool: ...
+    async def code(self) -> grpc.StatusCode: ...
+    async def details(self) -> str: ...
+
+
+class UnaryContext(Protocol):
+    def time_remaining(self) -> float | None: ...
+    def invocation_metadata(self) -> Metadata: ...
+    async def abort(self, code: grpc.StatusCode, details: str = "") -> None: ...
+
+
+class StreamContext(Protocol):
+    """The server's end of a bidirectional stream."""
+
+    async def read(self) -> object: ...
+    async def write(self, message: bytes) -> None: ...
+    async def abort(self, code: grpc.StatusCode, details: str = "") -> None: ...
+    def peer(self) -> str: ...
+
+
+UnaryHandler = Callable[[bytes, UnaryContext], Awaitable[bytes]]
+StreamHandler = Callable[[object, StreamContext], Awaitable[None]]
+
+_COMMON_OPTIONS: list[tuple[str, int]] = [
+    ("grpc.max_send_message_length", MESSAGE_BYTES_MAX),
+    ("grpc.max_receive_message_length", MESSAGE_BYTES_MAX),
+    ("grpc.enable_retries", 0),
+]
+_CLIENT_OPTIONS = [
+    *_COMMON_OPTIONS,
+    ("grpc.keepalive_time_ms", 10_000),
+    ("grpc.keepalive_timeout_ms", 5_000),
+    ("grpc.initial_reconnect_backoff_ms", 50),
+    ("grpc.min_reconnect_backoff_ms", 500),
+    ("grpc.max_reconnect_backoff_ms", 200),
+    ("grpc.use_local_subchannel_pool", 1),
+    ("grpc.enable_http_proxy", 0),
+]
+_SERVER_OPTIONS = [
+    *_COMMON_OPTIONS,
+    ("grpc.so_reuseport", 0),
+    ("grpc.http2.min_ping_interval_without_data_ms", 5_000),
+    ("grpc.http2.max_ping_strikes", 0),
+    ("grpc.keepalive_time_ms", 2_147_483_647),
+]
+
+
+class Channel:
+    """One connection to one controller. Calls that find it broken fail at once; it reconnects by itself within 200 ms."""
+
+    def __init__(self, address: str) -> None:
+        self.address = address
+        self._channel = cast("Any", grpc.aio).insecure_channel(address, options=_CLIENT_OPTIONS)
+
+    def unary(self, method: str) -> UnaryCallable:
+        return cast("UnaryCallable", self._channel.unary_unary(f"/{CONTROLLER_SERVICE}/{method}"))
+
+    def follow(self) -> StreamCall:
+        return cast("StreamCall", self._channel.stream_stream(f"/{METADATA_SERVICE}/{FOLLOW_METHOD}")())
+
+    async def close(self) -> None:
+        await self._channel.close()
+
+
+class Listener:
+    """A gRPC server of our two services on one port."""
+
+    def __init__(self, unary: Mapping[str, UnaryHandler], follow: StreamHandler) -> None:
+        api = cast("Any", grpc)
+        self._server = cast("Any", grpc.aio).server(options=_SERVER_OPTIONS)
+        handlers = {name: api.unary_unary_rpc_method_handler(handler) for name, handler in unary.items()}
+        stream = {FOLLOW_METHOD: api.stream_stream_rpc_method_handler(follow)}
+        self._server.add_generic_rpc_handlers(
+            (
+                api.method_handlers_generic_handler(CONTROLLER_SERVICE, handlers),
+                api.method_handlers_generic_handler(METADATA_SERVICE, stream),
+            )
+        )
+
+    async def start(self, host: str, port: int) -> int:
+        """Bind and serve; returns the bound port. Raises OSError if the address is taken."""
+        literal = f"[{host}]" if ":" in host else host
+        try:
+            bound = int(self._server.add_insecure_port(f"{literal}:{port}"))
+        except RuntimeError as error:
+            raise OSError(f"cannot listen on {literal}:{port}: {error}. Choose a free port, or 0 for any") from error
+        await self._server.start()
+        return bound
+
+    async def stop(self, grace_s: float | None) -> None:
+        """Refuse new calls; calls under way have `grace_s` to end, None cancels them."""
+        await self._server.stop(grace_s)

@@ -1,0 +1,171 @@
+"""Snapshots of the image in the object store, from which a start loads all but the journal's tail.
+
+Invariants: a snapshot object holds exactly the image as of its offset, is written whole with put_if_absent and never changed; one that does
+not match its checksum is passed over for the one before (the journal is kept from the one before the newest on). Old ones are deleted only
+after a newer one is there. Must not decide when. Source: Raft reference 5 (2), KRaft `SnapshotWriter`.
+
+Object: magic "PNSTSNAP", version u32, CRC32C u32 of the rest; then msgpack [offset, epoch, cluster id, [record, ...]].
+"""
+
+import asyncio
+import struct
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import msgspec
+import structlog
+from crc32c import crc32c
+
+from controller.config import ControllerConfig
+from controller.errors import SnapshotCorrupt
+from controller.metadata.codec import decode_record, encode_raw
+from controller.metadata.image import MetadataImage
+from controller.metadata.records import ControllerEpoch, MetadataOffset, Record
+from controller.metadata.snapshot import snapshot_records
+from controller.quorum import Quorum
+from controller.runtime import Runtime
+from objectstore.errors import ObjectStoreError, PreconditionFailed
+from objectstore.ports import ObjectStore
+from stream.keys import parse_snapshot_key, snapshot_key, snapshot_prefix
+
+_log = structlog.get_logger()
+_HEADER = struct.Struct("<8sII")
+_MAGIC = b"PNSTSNAP"
+_VERSION = 1
+_CHECK_INTERVAL_S = 1.0
+_ENCODE_CHUNK = 2_000
+"""Records encoded before the event loop gets a turn: about 3 ms."""
+
+
+class _Body(msgspec.Struct, frozen=True, array_like=True):
+    offset: MetadataOffset
+    epoch: ControllerEpoch
+    cluster_id: str
+    records: list[msgspec.Raw]
+
+
+@dataclass(frozen=True, slots=True)
+class LoadedSnapshot:
+    offset: MetadataOffset
+    epoch: ControllerEpoch
+    image: MetadataImage
+
+
+def copy_image(image: MetadataImage) -> tuple[list[Record], MetadataOffset]:
+    """The image as records, for `Runtime.between`: they are frozen, so they may be encoded while the image moves on."""
+    return list(snapshot_records(image)), image.end_offset
+
+
+async def encode_records(records: Sequence[Record]) -> list[msgspec.Raw]:
+    """Encode many without holding the event loop for long."""
+    encoded: list[msgspec.Raw] = []
+    for at in range(0, len(records), _ENCODE_CHUNK):
+        encoded += encode_raw(records[at : at + _ENCODE_CHUNK])
+        await asyncio.sleep(0)
+    return encoded
+
+
+def _pack(body: _Body) -> list[bytes]:
+    payload = msgspec.msgpack.encode(body)
+    return [_HEADER.pack(_MAGIC, _VERSION, crc32c(payload)), payload]
+
+
+def _unpack(key: str, data: bytes) -> _Body:
+    if len(data) < _HEADER.size:
+        raise SnapshotCorrupt(key, f"{len(data)} bytes are less than its header")
+    magic, version, crc = _HEADER.unpack_from(data)
+    if magic != _MAGIC or version != _VERSION:
+        raise SnapshotCorrupt(key, f"magic {magic!r} version {version}; this software reads {_MAGIC!r} version {_VERSION}")
+    payload = memoryview(data)[_HEADER.size :]
+    if crc32c(payload) != crc:
+        raise SnapshotCorrupt(key, "it does not match its checksum")
+    return msgspec.msgpack.decode(payload, type=_Body)
+
+
+class SnapshotStore:
+    """The snapshots of one cluster."""
+
+    def __init__(self, store: ObjectStore, cluster_id: str, *, kept: int) -> None:
+        assert kept >= 2, f"{kept} snapshots are kept"
+        self._store = store
+        self._cluster_id = cluster_id
+        self._kept = kept
+
+    async def load_newest(self) -> LoadedSnapshot | None:
+        """The newest whole snapshot; damaged ones are passed over and logged. About 1 s per 200,000 records."""
+        for key in reversed(await self._keys()):
+            try:
+                body = _unpack(key, await self._store.get(key))
+            except SnapshotCorrupt as error:
+                _log.error("snapshot_passed_over", key=key, reason=str(error))
+                continue
+            image = MetadataImage()
+            image.load_snapshot((decode_record(raw) for raw in body.records), body.offset)
+            return LoadedSnapshot(body.offset, body.epoch, image)
+        return None
+
+    async def save(self, records: Sequence[Record], offset: MetadataOffset, epoch: ControllerEpoch) -> None:
+        """Write the image that `records` rebuild. The same offset and epoch again is success: the content is the same."""
+        encoded = await encode_records(records)
+        parts = await asyncio.to_thread(_pack, _Body(offset, epoch, self._cluster_id, encoded))
+        try:
+            await self._store.put_if_absent(snapshot_key(self._cluster_id, offset, epoch), parts)
+        except PreconditionFailed:
+            _log.info("snapshot_already_there", offset=offset, epoch=epoch)
+
+    async def drop_old(self) -> MetadataOffset:
+        """Delete all but the newest few; returns the offset of the second newest: what the journal has to keep from."""
+        keys = await self._keys()
+        stale = keys[: -self._kept]
+        if stale:
+            await self._store.delete(stale)
+        previous = parse_snapshot_key(self._cluster_id, keys[-2]) if len(keys) > 1 else None
+        return MetadataOffset(0 if previous is None else previous[0])
+
+    async def _keys(self) -> list[str]:
+        found = [info.key async for info in self._store.list(snapshot_prefix(self._cluster_id))]
+        return [key for key in found if parse_snapshot_key(self._cluster_id, key) is not None]
+
+
+class Snapshotter:
+    """The task that takes a snapshot when the log has grown enough, and then lets the log forget what two snapshots hold."""
+
+    def __init__(
+        self,
+        config: ControllerConfig,
+        quorum: Quorum,
+        runtime: Runtime,
+        snapshots: SnapshotStore,
+        *,
+        since: MetadataOffset | None,
+    ) -> None:
+        """since: offset of the newest snapshot, None if there is none."""
+        self._config = config
+        self._quorum = quorum
+        self._runtime = runtime
+        self._snapshots = snapshots
+        self._since = MetadataOffset(0) if since is None else since
+        self._bytes_since = runtime.counters.bytes
+
+    async def run(self) -> None:
+        """Runs until it is cancelled or the runtime is over. A store that fails is tried again; meanwhile the journal grows."""
+        while True:
+            await asyncio.sleep(_CHECK_INTERVAL_S)
+            records = self._quorum.committed_offset - self._since
+            size_bytes = self._runtime.counters.bytes - self._bytes_since
+            if records >= self._config.snapshot_records or size_bytes >= self._config.snapshot_bytes:
+                try:
+                    await self.take()
+                except ObjectStoreError as error:
+                    _log.warning("snapshot_failed", error=str(error), records_since_last=records)
+
+    async def take(self) -> MetadataOffset:
+        """One snapshot now. -> its offset."""
+        records, offset = await self._runtime.between(copy_image)
+        size_bytes = self._runtime.counters.bytes
+        await self._snapshots.save(records, offset, self._quorum.leadership.epoch)
+        self._since, self._bytes_since = offset, size_bytes
+        previous = await self._snapshots.drop_old()
+        await self._quorum.drop_before(previous)
+        _log.info("snapshot_taken", offset=offset, records=len(records), log_starts_at=self._quorum.first_offset)
+        return offset

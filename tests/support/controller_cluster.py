@@ -1,0 +1,104 @@
+"""A controller in this process and the controller's side of brokers, over real sockets."""
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from pathlib import Path
+from uuid import uuid4
+
+import msgspec
+
+from controller.config import ControllerConfig
+from controller.main import ControllerServer
+from controller.metadata.image import MetadataImage
+from controller.rpc import messages as m
+from controller.rpc.client import ControllerClient
+from controller.rpc.follower import MetadataFollower
+from controller.rpc.stream_metadata import ControllerStreamMetadata
+from controller.runtime import Runtime
+from objectstore.memory import MemoryStore
+from stream.ids import NodeId
+from stream.ports import WalIdentity
+
+
+async def until(condition: Callable[[], object], timeout_s: float = 10.0) -> None:
+    async with asyncio.timeout(timeout_s):
+        while not condition():  # noqa: ASYNC110 - the condition is over state that others own
+            await asyncio.sleep(0.01)
+
+
+async def until_async(read: Callable[[], Awaitable[object]], expected: object, timeout_s: float = 10.0) -> None:
+    async with asyncio.timeout(timeout_s):
+        while await read() != expected:  # noqa: ASYNC110 - another process or the store changes it, there is nothing to wait on
+            await asyncio.sleep(0.01)
+
+
+class Broker:
+    """The controller's side of one broker: client, follower, stream metadata."""
+
+    def __init__(self, client: ControllerClient, follower: MetadataFollower, node: WalIdentity) -> None:
+        self.client = client
+        self.follower = follower
+        self.node = node
+        self.metadata = ControllerStreamMetadata(client, follower, node, timeout_s=5.0)
+
+    @property
+    def image(self) -> MetadataImage:
+        return self.follower.image
+
+    async def stop(self) -> None:
+        await self.follower.stop()
+        await self.client.close()
+
+
+class Cluster:
+    """One controller that can be stopped and started again on its directory, and brokers of it."""
+
+    def __init__(self, directory: Path, **settings: object) -> None:
+        values: dict[str, object] = {
+            "data_dir": directory, "heartbeat_interval_ms": 50, "session_timeout_ms": 1_500, "session_grace_ms": 200,
+            "tick_interval_ms": 20, "maintenance_interval_ms": 50,
+        }  # fmt: skip
+        self.config = ControllerConfig(**{**values, **settings})  # type: ignore[arg-type]
+        self.store = MemoryStore()
+        self.server = ControllerServer(self.config, self.store)
+        self.brokers: list[Broker] = []
+
+    async def start(self) -> None:
+        await self.server.start()
+
+    async def restart(self) -> None:
+        port = self.server.port
+        await self.server.stop()
+        self.server = ControllerServer(msgspec.structs.replace(self.config, port=port), self.store)
+        await self.server.start()
+
+    @property
+    def runtime(self) -> Runtime:
+        runtime = self.server.runtime
+        assert runtime is not None
+        return runtime
+
+    async def snapshot(self) -> None:
+        """Take one now, as the snapshot task does when the log has grown."""
+        assert self.server.snapshotter is not None
+        await self.server.snapshotter.take()
+
+    def client(self) -> ControllerClient:
+        return ControllerClient([self.server.address])
+
+    async def broker(self, node_id: int = -1, *, heartbeat_interval_s: float = 0.05) -> Broker:
+        client = self.client()
+        request = m.RegisterBroker(node_id=NodeId(node_id), incarnation_id=uuid4(), host="", port=9092, machine_host="127.0.0.1")
+        registered = await client.register_broker(request)
+        node = WalIdentity(registered.node_id, registered.node_epoch)
+        follower = MetadataFollower(client, node, heartbeat_interval_s=heartbeat_interval_s)
+        await follower.start(5.0)
+        client.bind(follower)
+        broker = Broker(client, follower, node)
+        self.brokers.append(broker)
+        return broker
+
+    async def stop(self) -> None:
+        for broker in self.brokers:
+            await broker.stop()
+        await self.server.stop()

@@ -1,0 +1,407 @@
+"""A controller and its clients over real sockets: what is committed is seen, what is lost is repeated, who dies is fenced."""
+
+import asyncio
+import os
+import time
+from collections.abc import AsyncIterator, Awaitable, Callable
+from pathlib import Path
+from uuid import UUID, uuid4
+
+import msgspec
+import pytest
+from support.controller_cluster import Broker, Cluster, until, until_async
+
+from controller.errors import DataDirInUse, JournalFailed, RequestRefused
+from controller.main import ControllerServer
+from controller.metadata.delta import MetadataDelta
+from controller.metadata.records import MetadataOffset
+from controller.rpc import messages as m
+from controller.rpc.client import ControllerClient
+from controller.rpc.follower import FollowerStopped, MetadataFollower
+from controller.rpc.transport import REQUEST_ID_KEY, Channel
+from stream.errors import NotContiguous, StreamFenced, StreamNotClosed, WalFenced
+from stream.ids import Millis, NodeId, Offset, StreamEpoch, StreamId, WalSequence
+from stream.keys import wal_key
+from stream.ports import CloseStream, CommitObjects, NewObject, ObjectRole, OpenedStream, OpenStream, StreamRange, WalIdentity
+
+Start = Callable[..., Awaitable[Cluster]]
+
+
+@pytest.fixture
+async def start(tmp_path: Path) -> AsyncIterator[Start]:
+    clusters: list[Cluster] = []
+
+    async def begin(**settings: object) -> Cluster:
+        cluster = Cluster(tmp_path / "controller", **settings)
+        clusters.append(cluster)
+        await cluster.start()
+        return cluster
+
+    yield begin
+    for cluster in clusters:
+        await cluster.stop()
+
+
+async def topic(broker: Broker, name: str, partitions: int = 1) -> UUID:
+    created = await broker.client.create_topics(m.CreateTopics(topics=[m.NewTopic(name=name, partitions=partitions)]))
+    assert created.topics[0].status is m.Status.OK, created
+    assert created.topics[0].topic_id is not None
+    return created.topics[0].topic_id
+
+
+def data_stream(broker: Broker, name: str, partition: int = 0) -> OpenStream:
+    found = broker.image.topics.by_name(name)
+    assert found is not None
+    state = found.partitions[partition]
+    return OpenStream(state.data_stream_id, state.leader_epoch)
+
+
+def leader(broker: Broker, name: str) -> WalIdentity:
+    found = broker.image.topics.by_name(name)
+    assert found is not None
+    return WalIdentity(found.partitions[0].leader, found.partitions[0].leader_node_epoch)
+
+
+def part(stream_id: StreamId, start: int, end: int) -> StreamRange:
+    return StreamRange(stream_id, Offset(start), Offset(end), end - start, 100 * (end - start), Millis(1))
+
+
+def slot(writer: WalIdentity, sequence: int, *ranges: StreamRange) -> NewObject:
+    return NewObject(None, wal_key(writer, WalSequence(sequence)), ObjectRole.WAL, 1_000, ranges)
+
+
+async def test_a_controller_on_port_zero_tells_its_port_and_describes_itself(start: Start) -> None:
+    cluster = await start()
+    client = cluster.client()
+    status = await client.describe()
+    assert cluster.server.port > 0
+    assert status.active
+    assert status.cluster_id == cluster.server.cluster_id
+    assert status.controller_epoch == 1
+    assert status.committed_offset >= 1
+    await client.close()
+
+
+async def test_what_a_client_changed_is_in_its_image_when_the_call_returns(start: Start) -> None:
+    cluster = await start()
+    one, two = await cluster.broker(), await cluster.broker()
+    assert (one.node.node_id, two.node.node_id) == (1, 2)
+    topic_id = await topic(one, "orders", partitions=3)
+    found = one.image.topics.by_name("orders")
+    assert found is not None
+    assert (found.topic_id, len(found.partitions)) == (topic_id, 3)
+    await two.follower.reached(one.follower.offset, asyncio.get_running_loop().time() + 5)
+    assert two.image == one.image
+    assert one.follower.can_write()
+
+
+async def test_streams_are_opened_committed_and_closed_through_the_stream_port(start: Start) -> None:
+    cluster = await start()
+    broker = await cluster.broker()
+    await topic(broker, "orders")
+    stream = data_stream(broker, "orders")
+    opened = await broker.metadata.open_streams([stream, OpenStream(StreamId(999), StreamEpoch(0))])
+    assert opened[0] == OpenedStream(stream.stream_id, stream.epoch, Offset(0), Offset(0))
+    assert isinstance(opened[1], StreamFenced)
+
+    written = slot(broker.node, 0, part(stream.stream_id, 0, 10))
+    await broker.metadata.commit(CommitObjects(objects=(written,)))
+    await broker.metadata.commit(CommitObjects(objects=(written,)))
+    assert broker.metadata.committed_end(stream.stream_id) == 10
+    (found,) = broker.metadata.objects(stream.stream_id, Offset(0), Offset(99), 10)
+    assert (found.key, found.range.end_offset) == (written.key, 10)
+    assert broker.metadata.streams_owned_by(broker.node) == {stream.stream_id: 10}
+
+    with pytest.raises(NotContiguous) as gap:
+        await broker.metadata.commit(CommitObjects(objects=(slot(broker.node, 2, part(stream.stream_id, 20, 30)),)))
+    assert (gap.value.expected, gap.value.found) == (10, 20)
+
+    prepared = await broker.metadata.prepare_objects(3)
+    assert len({item.object_id for item in prepared}) == 3
+    await broker.metadata.trim_stream(stream.stream_id, stream.epoch, Offset(4))
+    close = CloseStream(stream.stream_id, stream.epoch, Offset(10))
+    await broker.metadata.commit(CommitObjects(closes=(close,), wal_committed=WalSequence(1)))
+    assert broker.metadata.streams_owned_by(broker.node) == {}
+
+
+async def test_a_stream_of_another_broker_is_named_by_the_error(start: Start) -> None:
+    cluster = await start()
+    one, two = await cluster.broker(), await cluster.broker()
+    await topic(one, "orders")
+    stream = data_stream(one, "orders")
+    owner, other = (one, two) if leader(one, "orders") == one.node else (two, one)
+    await owner.metadata.open_streams([stream])
+    with pytest.raises(StreamFenced) as fenced:
+        await other.metadata.commit(CommitObjects(objects=(slot(other.node, 0, part(stream.stream_id, 0, 5)),)))
+    assert fenced.value.stream_id == stream.stream_id
+    (refused,) = await other.metadata.open_streams([stream])
+    assert isinstance(refused, StreamFenced | StreamNotClosed)
+
+
+async def test_a_dead_broker_is_fenced_its_wal_recovered_and_its_partitions_led_by_another(start: Start) -> None:
+    cluster = await start()
+    brokers = [await cluster.broker(), await cluster.broker()]
+    await topic(brokers[0], "orders")
+    stream = data_stream(brokers[0], "orders")
+    dead = next(broker for broker in brokers if broker.node == leader(brokers[0], "orders"))
+    alive = next(broker for broker in brokers if broker is not dead)
+    await dead.metadata.open_streams([stream])
+    await dead.stop()
+
+    def recoverer() -> WalIdentity | None:
+        wal = alive.image.nodes.wal(dead.node)
+        return None if wal is None else wal.recoverer
+
+    await until(lambda: recoverer() == alive.node)
+    assert not alive.image.nodes.is_alive(dead.node)
+    assert leader(alive, "orders") == dead.node
+    assert alive.metadata.streams_owned_by(dead.node) == {stream.stream_id: 0}
+    objects = [slot(dead.node, 0, part(stream.stream_id, 0, 7)), slot(dead.node, 1, part(stream.stream_id, 7, 9))]
+    await alive.metadata.commit_recovered(dead.node, objects, done=True, end=WalSequence(2))
+    assert leader(alive, "orders") == alive.node
+    (opened,) = await alive.metadata.open_streams([data_stream(alive, "orders")])
+    assert isinstance(opened, OpenedStream)
+    assert opened.end_offset == 9
+
+
+async def test_a_fenced_broker_hears_of_it_and_can_do_nothing_any_more(start: Start) -> None:
+    cluster = await start()
+    broker, observer = await cluster.broker(), await cluster.broker()
+    heard: list[bool] = []
+    broker.follower.on_session(heard.append)
+    again = m.RegisterBroker(node_id=broker.node.node_id, incarnation_id=uuid4(), host="", port=9092, machine_host="127.0.0.1")
+    registered = await observer.client.register_broker(again)
+    assert registered.node_epoch > broker.node.node_epoch
+    with pytest.raises(WalFenced):
+        await broker.metadata.prepare_objects(1)
+    await until(lambda: broker.follower.fenced)
+    assert heard[-1] is False
+    assert not broker.follower.can_write()
+    with pytest.raises(FollowerStopped):
+        await broker.follower.reached(MetadataOffset(10_000), asyncio.get_running_loop().time() + 1)
+
+
+async def test_a_hung_broker_is_fenced_after_its_session_timeout_and_knew_it_before(start: Start) -> None:
+    cluster = await start(session_timeout_ms=400)
+    broker, other = await cluster.broker(heartbeat_interval_s=60), await cluster.broker()
+    lost = asyncio.Event()
+    fenced_when_lost: list[bool] = []
+
+    def on_session(has_session: bool) -> None:
+        if not has_session:
+            fenced_when_lost.append(not other.image.nodes.is_alive(broker.node))
+            lost.set()
+
+    broker.follower.on_session(on_session)
+    await until(lambda: not other.image.nodes.is_alive(broker.node))
+    await until(lost.is_set)
+    assert fenced_when_lost == [False]
+    assert other.follower.can_write()
+
+
+async def test_everything_is_there_after_a_restart_and_nobody_is_fenced(start: Start) -> None:
+    cluster = await start()
+    broker = await cluster.broker()
+    await topic(broker, "orders", partitions=2)
+    sessions: list[bool] = []
+    broker.follower.on_session(sessions.append)
+    before = broker.image
+    epoch = (await broker.client.describe()).controller_epoch
+    await cluster.restart()
+    await broker.client.put_key_value(m.PutKeyValue(key="k", value=b"v"))
+    assert (await broker.client.describe()).controller_epoch == epoch + 1
+    assert broker.image is before, "a follower goes on where it was"
+    assert broker.image.topics.by_name("orders") is not None
+    assert broker.image.nodes.is_alive(broker.node)
+    assert broker.follower.can_write()
+    assert False not in sessions, "a restart of the controller stops no writes"
+    fresh = MetadataFollower(broker.client)
+    await fresh.start(5.0)
+    assert fresh.image == broker.image
+    await fresh.stop()
+
+
+async def test_a_follower_begins_with_a_snapshot_when_the_log_is_gone_and_so_does_a_controller(start: Start) -> None:
+    cluster = await start(batch_bytes_max=200)
+    broker = await cluster.broker()
+    await topic(broker, "orders", partitions=20)
+    await cluster.snapshot()
+    await broker.client.put_key_value(m.PutKeyValue(key="k1", value=b"v"))
+    await cluster.snapshot()
+    await broker.client.put_key_value(m.PutKeyValue(key="k2", value=b"v"))
+    await cluster.snapshot()
+    assert len([info async for info in cluster.store.list("meta/")]) == 3
+    deltas: list[MetadataDelta] = []
+    fresh = MetadataFollower(broker.client)
+    fresh.subscribe(lambda delta, _: deltas.append(delta))
+    await fresh.start(5.0)
+    assert deltas[0].everything
+    assert fresh.image == broker.image
+    await fresh.stop()
+    await cluster.restart()
+    await broker.client.put_key_value(m.PutKeyValue(key="k3", value=b"v"))
+    assert broker.image.kv.get("k1") == b"v"
+    broker.image.check_invariants()
+
+
+async def test_a_lost_volume_is_rebuilt_from_the_snapshot_of_the_named_cluster(start: Start, tmp_path: Path) -> None:
+    cluster = await start(cluster_id="prod")
+    broker = await cluster.broker()
+    await topic(broker, "orders")
+    await cluster.snapshot()
+    await cluster.server.stop()
+    rebuilt = ControllerServer(msgspec.structs.replace(cluster.config, data_dir=tmp_path / "new"), cluster.store)
+    await rebuilt.start()
+    client = ControllerClient([rebuilt.address])
+    follower = MetadataFollower(client)
+    await follower.start(5.0)
+    assert follower.image.topics.by_name("orders") is not None
+    await follower.stop()
+    await client.close()
+    await rebuilt.stop()
+
+
+async def test_a_request_repeated_after_a_lost_reply_is_done_once(start: Start) -> None:
+    cluster = await start()
+    channel = Channel(cluster.server.address)
+    call = channel.unary("RegisterBroker")
+    request = m.RegisterBroker(node_id=NodeId(-1), incarnation_id=uuid4(), host="", port=9092, machine_host="h")
+    body = msgspec.msgpack.encode(request)
+    metadata = ((REQUEST_ID_KEY, "one"),)
+    replies = await asyncio.gather(*(call(body, timeout=5.0, metadata=metadata) for _ in range(5)))
+    replies.append(await call(body, timeout=5.0, metadata=metadata))
+    assert len(set(replies)) == 1
+    create = msgspec.msgpack.encode(m.CreateTopics(topics=[m.NewTopic(name="once")]))
+    topics = channel.unary("CreateTopics")
+    first = await topics(create, timeout=5.0, metadata=((REQUEST_ID_KEY, "two"),))
+    again = await topics(create, timeout=5.0, metadata=((REQUEST_ID_KEY, "two"),))
+    other = await topics(create, timeout=5.0, metadata=((REQUEST_ID_KEY, "three"),))
+    decoder = msgspec.msgpack.Decoder(m.Reply[m.TopicsCreated])
+    statuses = [value.topics[0].status for reply in (first, again, other) if (value := decoder.decode(reply).value) is not None]
+    assert statuses == [m.Status.OK, m.Status.OK, m.Status.TOPIC_EXISTS]
+    await channel.close()
+
+
+async def test_many_clients_at_once_get_different_ids_and_share_journal_writes(start: Start) -> None:
+    cluster = await start()
+    one, two = await cluster.broker(), await cluster.broker()
+    before = cluster.runtime.counters.batches
+    blocks = await asyncio.gather(
+        *(
+            broker.client.allocate_producer_ids(m.AllocateProducerIds(node_id=broker.node.node_id, node_epoch=broker.node.node_epoch))
+            for broker in (one, two) * 100
+        )
+    )
+    assert len({block.first_producer_id for block in blocks}) == 200
+    assert cluster.runtime.counters.batches - before < 200
+
+
+async def test_a_full_queue_refuses_with_busy_and_the_client_comes_through_later(start: Start, monkeypatch: pytest.MonkeyPatch) -> None:
+    cluster = await start(queue_count_max=2)
+    broker = await cluster.broker()
+    sync = os.fdatasync
+
+    def slow(file: int) -> None:
+        time.sleep(0.02)
+        sync(file)
+
+    monkeypatch.setattr(os, "fdatasync", slow)
+    puts = [broker.client.put_key_value(m.PutKeyValue(key=f"k{number}", value=b"v")) for number in range(50)]
+    await asyncio.gather(*puts)
+    assert len(broker.image.kv) == 50
+    assert cluster.runtime.counters.refused_busy > 0
+
+
+async def test_a_call_without_a_controller_ends_at_its_deadline(start: Start) -> None:
+    cluster = await start()
+    client = cluster.client()
+    await client.describe()
+    await cluster.server.stop()
+    with pytest.raises(TimeoutError, match="no answer from the controller"):
+        await client.put_key_value(m.PutKeyValue(key="k", value=b"v"), timeout_s=0.3)
+    await client.close()
+
+
+async def test_what_is_too_big_or_not_a_message_is_refused(start: Start) -> None:
+    cluster = await start(request_bytes_max=1_000)
+    client = cluster.client()
+    with pytest.raises(RequestRefused) as refused:
+        await client.put_key_value(m.PutKeyValue(key="k", value=bytes(2_000)))
+    assert refused.value.status is m.Status.INVALID_REQUEST
+    channel = Channel(cluster.server.address)
+    reply = msgspec.msgpack.decode(await channel.unary("PutKeyValue")(b"\xc1 rubbish", timeout=5.0), type=m.Reply[None])
+    assert reply.status is m.Status.INVALID_REQUEST
+    await channel.close()
+    await client.close()
+
+
+async def test_a_broker_that_leaves_in_order_needs_no_recovery(start: Start) -> None:
+    cluster = await start()
+    one, two = await cluster.broker(), await cluster.broker()
+    await topic(one, "orders", partitions=4)
+    request = m.UnregisterBroker(node_id=one.node.node_id, node_epoch=one.node.node_epoch, wal_end=WalSequence(0))
+    await one.client.unregister_broker(request)
+    await two.follower.reached(one.follower.offset, asyncio.get_running_loop().time() + 5)
+    assert two.image.nodes.get(one.node.node_id) is None
+    assert two.image.topics.led_count(two.node) == 4
+
+
+async def test_one_process_per_data_directory(start: Start) -> None:
+    cluster = await start()
+    with pytest.raises(DataDirInUse):
+        await ControllerServer(cluster.config, cluster.store).start()
+
+
+async def test_a_journal_that_fails_ends_the_controller_and_shows_nobody_what_was_not_committed(
+    start: Start, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    cluster = await start()
+    client = cluster.client()
+    follower = MetadataFollower(client)
+    await follower.start(5.0)
+    offset = follower.offset
+
+    def fail(file: int) -> None:
+        raise OSError(5, "Input/output error")
+
+    monkeypatch.setattr(os, "fdatasync", fail)
+    with pytest.raises(TimeoutError):
+        await client.put_key_value(m.PutKeyValue(key="k", value=b"v"), timeout_s=0.5)
+    assert cluster.server.failed is not None
+    with pytest.raises(JournalFailed):
+        await cluster.server.failed
+    assert follower.offset == offset
+    assert follower.image.kv.get("k") is None
+    await follower.stop()
+    await client.close()
+
+
+async def test_bytes_of_destroyed_objects_and_leftovers_of_ended_wals_are_deleted(start: Start) -> None:
+    cluster = await start(read_grace_ms=1, janitor_interval_ms=20)
+    one, two = await cluster.broker(), await cluster.broker()
+    await topic(one, "orders")
+    stream = data_stream(one, "orders")
+    dead, alive = (one, two) if leader(one, "orders") == one.node else (two, one)
+    await dead.metadata.open_streams([stream])
+    for sequence in range(4):
+        await cluster.store.put(wal_key(dead.node, WalSequence(sequence)), b"slot or fence")
+    await dead.stop()
+
+    def is_recoverer() -> bool:
+        wal = alive.image.nodes.wal(dead.node)
+        return wal is not None and wal.recoverer == alive.node
+
+    await until(is_recoverer)
+    kept = slot(dead.node, 1, part(stream.stream_id, 0, 7))
+    await alive.metadata.commit_recovered(dead.node, [kept], done=True, end=WalSequence(3))
+    fence = wal_key(dead.node, WalSequence(3))
+
+    async def keys() -> list[str]:
+        return [info.key async for info in cluster.store.list("wal/")]
+
+    await until_async(keys, [kept.key, fence])
+    new = data_stream(alive, "orders")
+    await alive.metadata.open_streams([new])
+    await alive.metadata.trim_stream(new.stream_id, new.epoch, Offset(7))
+    await until_async(keys, [fence])
+    await until(lambda: len(alive.image.objects) == 0)

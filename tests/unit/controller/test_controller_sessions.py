@@ -1,0 +1,168 @@
+"""Sessions and leases: who is alive, seen from both ends of the metadata stream."""
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from controller.rpc.lease import Lease
+from controller.sessions import Sessions
+from stream.ids import NodeEpoch, NodeId
+
+TIMEOUT_MS, GRACE_MS, TICK_MS = 6_000, 1_000, 100
+NODE, EPOCH = NodeId(1), NodeEpoch(4)
+
+
+@pytest.fixture
+def sessions() -> Sessions:
+    return Sessions(timeout_ms=TIMEOUT_MS, grace_ms=GRACE_MS, lag_limit_ms=1_000)
+
+
+def fenced_at(sessions: Sessions, start_ms: int, end_ms: int) -> int | None:
+    """When the node is reported, with a tick every 100 ms."""
+    for now_ms in range(start_ms, end_ms, TICK_MS):
+        if sessions.expired(now_ms, TICK_MS):
+            return now_ms
+    return None
+
+
+def open_stream(sessions: Sessions, now_ms: int) -> int:
+    stream = sessions.opened(NODE, EPOCH, now_ms)
+    assert stream is not None
+    return stream
+
+
+def test_a_registered_node_has_a_whole_timeout_to_open_its_stream(sessions: Sessions) -> None:
+    sessions.registered(NODE, EPOCH, 0)
+    assert fenced_at(sessions, 0, 20_000) == TIMEOUT_MS
+
+
+def test_a_silent_stream_lasts_the_timeout_and_a_broken_one_the_grace(sessions: Sessions) -> None:
+    sessions.registered(NODE, EPOCH, 0)
+    stream = open_stream(sessions, 0)
+    assert sessions.heard(NODE, EPOCH, stream, 2_000)
+    assert fenced_at(sessions, 2_000, 7_900) is None
+    sessions.heard(NODE, EPOCH, stream, 7_900)
+    sessions.broken(NODE, EPOCH, stream, 8_000)
+    assert fenced_at(sessions, 8_000, 20_000) == 8_000 + GRACE_MS
+
+
+def test_a_new_stream_within_the_grace_saves_the_session_and_the_old_one_no_longer_counts(sessions: Sessions) -> None:
+    sessions.registered(NODE, EPOCH, 0)
+    old = open_stream(sessions, 0)
+    new = open_stream(sessions, 100)
+    sessions.broken(NODE, EPOCH, old, 200)
+    assert not sessions.heard(NODE, EPOCH, old, 300)
+    assert sessions.heard(NODE, EPOCH, new, 300)
+    assert fenced_at(sessions, 300, 20_000) == 300 + TIMEOUT_MS
+
+
+def test_a_break_never_lengthens_a_silent_session(sessions: Sessions) -> None:
+    sessions.registered(NODE, EPOCH, 0)
+    stream = open_stream(sessions, 0)
+    sessions.broken(NODE, EPOCH, stream, 5_900)
+    assert fenced_at(sessions, 5_900, 20_000) == TIMEOUT_MS
+
+
+def test_a_later_start_of_the_node_takes_the_session_over(sessions: Sessions) -> None:
+    sessions.registered(NODE, EPOCH, 0)
+    sessions.registered(NODE, NodeEpoch(9), 100)
+    assert sessions.opened(NODE, EPOCH, 200) is None
+    assert sessions.opened(NODE, NodeEpoch(9), 200) is not None
+
+
+def test_an_ended_session_is_reported_until_it_is_removed(sessions: Sessions) -> None:
+    sessions.registered(NODE, EPOCH, 0)
+    assert fenced_at(sessions, 0, 20_000) is not None
+    assert sessions.expired(TIMEOUT_MS + TICK_MS, TICK_MS)
+    sessions.removed(NODE, EPOCH)
+    assert not sessions.expired(TIMEOUT_MS + 2 * TICK_MS, TICK_MS)
+    assert sessions.alive() == frozenset()
+
+
+def test_a_heartbeat_that_comes_while_the_fence_is_committed_renews_nothing(sessions: Sessions) -> None:
+    sessions.registered(NODE, EPOCH, 0)
+    stream = open_stream(sessions, 0)
+    ended_ms = fenced_at(sessions, 0, 20_000)
+    assert ended_ms is not None
+    assert not sessions.heard(NODE, EPOCH, stream, ended_ms)
+    assert sessions.opened(NODE, EPOCH, ended_ms) is None
+    assert sessions.expired(ended_ms + 30_000, TICK_MS), "not even our own lag brings it back"
+
+
+def test_a_node_in_its_grace_gets_no_new_work(sessions: Sessions) -> None:
+    sessions.registered(NODE, EPOCH, 0)
+    assert sessions.alive() == {NODE}
+    sessions.broken(NODE, EPOCH, open_stream(sessions, 0), 10)
+    assert sessions.alive() == frozenset()
+
+
+def test_an_overloaded_controller_fences_nobody(sessions: Sessions) -> None:
+    sessions.registered(NODE, EPOCH, 0)
+    stream = open_stream(sessions, 0)
+    assert sessions.expired(0, TICK_MS) == []
+    sessions.broken(NODE, EPOCH, stream, 50)
+    assert sessions.expired(30_000, TICK_MS) == [], "the heartbeats of 30 s may be waiting in our socket"
+    assert fenced_at(sessions, 30_100, 60_000) == 30_000 + TIMEOUT_MS
+
+
+@given(
+    sent_s=st.lists(st.floats(0.0, 1.0), min_size=1, max_size=20),
+    delay_s=st.floats(0.0, 10.0),
+    lost=st.integers(0, 19),
+)
+def test_a_silent_followers_lease_ends_before_the_controller_may_fence_it(sent_s: list[float], delay_s: float, lost: int) -> None:
+    """Whatever the delays, and however many answers are lost: lease < session."""
+    sessions, lease = Sessions(timeout_ms=TIMEOUT_MS, grace_ms=GRACE_MS, lag_limit_ms=1_000), Lease()
+    sessions.registered(NODE, EPOCH, 0)
+    stream = open_stream(sessions, 0)
+    lease.told(TIMEOUT_MS, GRACE_MS)
+    now_s = last_heard_s = 0.0
+    for number, gap_s in enumerate(sent_s, start=1):
+        now_s += gap_s
+        lease.sent(number, now_s)
+        last_heard_s = max(last_heard_s, now_s + delay_s)
+        sessions.heard(NODE, EPOCH, stream, int(last_heard_s * 1_000))
+        if number > lost:
+            lease.answered(number)
+    fenced_ms = fenced_at(sessions, int(last_heard_s * 1_000), int(last_heard_s * 1_000) + 20_000)
+    assert fenced_ms is not None
+    assert not lease.is_alive(fenced_ms / 1_000)
+    assert lease.until * 1_000 < fenced_ms
+
+
+def lease_at_zero() -> Lease:
+    lease = Lease()
+    lease.stream_began()
+    lease.told(TIMEOUT_MS, GRACE_MS)
+    lease.sent(1, 0.0)
+    lease.answered(1)
+    return lease
+
+
+def test_a_broken_stream_shortens_the_lease_below_the_grace_until_a_new_one_is_answered() -> None:
+    lease = lease_at_zero()
+    lease.stream_broke(1.0, nobody_fences=False)
+    assert lease.is_alive(1.3)
+    assert not lease.is_alive(1.0 + GRACE_MS / 1_000 - 0.5)
+    lease.stream_began()
+    lease.sent(1, 2.0)
+    assert not lease.is_alive(2.0)
+    lease.answered(1)
+    assert lease.is_alive(2.0)
+
+
+def test_a_controller_that_is_gone_fences_nobody_so_the_lease_keeps_its_length() -> None:
+    lease = lease_at_zero()
+    lease.stream_broke(1.0, nobody_fences=False)
+    lease.stream_broke(1.1, nobody_fences=True)
+    assert lease.is_alive(5.0)
+    assert not lease.is_alive(TIMEOUT_MS / 1_000)
+
+
+def test_a_lease_that_was_ended_never_comes_back() -> None:
+    lease = lease_at_zero()
+    lease.end()
+    lease.sent(2, 0.1)
+    lease.answered(2)
+    assert lease.ended
+    assert not lease.is_alive(0.1)
