@@ -82,7 +82,6 @@ def decode_produce_request(frame: memoryview, offset: int, version: int) -> Prod
     topics = [_read_topic(reader, flexible) for _ in range(reader.count(flexible, _TOPIC_LEAST_BYTES))]
     if flexible:
         reader.skip_tags()
-    reader.expect_end()
     return ProduceRequest(transactional_id, acks, timeout_ms, topics)
 
 

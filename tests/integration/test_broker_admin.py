@@ -1,0 +1,108 @@
+"""Real clients of three families against a real cluster in this process: metadata, topics, configs."""
+
+import asyncio
+import contextlib
+import struct
+from collections.abc import AsyncIterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from aiokafka.admin import AIOKafkaAdminClient
+from aiokafka.admin import NewTopic as AioNewTopic
+from confluent_kafka import KafkaException
+from confluent_kafka.admin import AdminClient, ConfigResource, NewPartitions, NewTopic
+from kafka import KafkaAdminClient
+from kafka.admin import NewTopic as PyNewTopic
+from support.cluster import Cluster
+
+TIMEOUT_S = 15
+
+
+@pytest.fixture
+async def cluster(tmp_path: Path) -> AsyncIterator[Cluster]:
+    async with Cluster(tmp_path, brokers=2) as cluster:
+        yield cluster
+
+
+async def test_confluent_kafka_administers(cluster: Cluster) -> None:
+    def administer() -> None:
+        admin = AdminClient({"bootstrap.servers": cluster.bootstrap})
+        listed = admin.list_topics(timeout=TIMEOUT_S)
+        assert sorted(listed.brokers) == [0, 1]
+        assert listed.controller_id == 0
+        assert {(broker.host, broker.port) for broker in listed.brokers.values()} == {
+            ("127.0.0.1", broker.port) for broker in cluster.brokers.values()
+        }
+        admin.create_topics([NewTopic("a", 3, 1, config={"retention.ms": "1000"})])["a"].result(TIMEOUT_S)
+        with pytest.raises(KafkaException, match="TOPIC_ALREADY_EXISTS"):
+            admin.create_topics([NewTopic("a", 3, 1)])["a"].result(TIMEOUT_S)
+        topic = admin.list_topics(timeout=TIMEOUT_S).topics["a"]
+        assert sorted(topic.partitions) == [0, 1, 2]
+        assert {partition.leader for partition in topic.partitions.values()} <= {0, 1}
+        resource = ConfigResource(ConfigResource.Type.TOPIC, "a")
+        configs = admin.describe_configs([resource])[resource].result(TIMEOUT_S)
+        assert (configs["retention.ms"].value, configs["cleanup.policy"].value) == ("1000", "delete")
+        admin.create_partitions([NewPartitions("a", 5)])["a"].result(TIMEOUT_S)
+        assert len(admin.list_topics(topic="a", timeout=TIMEOUT_S).topics["a"].partitions) == 5
+        assert len(admin.describe_cluster().result(TIMEOUT_S).nodes) == 2
+        admin.delete_topics(["a"])["a"].result(TIMEOUT_S)
+        assert "a" not in admin.list_topics(timeout=TIMEOUT_S).topics
+
+    await asyncio.to_thread(administer)
+
+
+async def test_kafka_python_administers(cluster: Cluster) -> None:
+    def administer() -> None:
+        admin = KafkaAdminClient(bootstrap_servers=cluster.bootstrap.split(","))
+        try:
+            admin.create_topics([PyNewTopic("b", 2, 1)])
+            assert "b" in admin.list_topics()
+            (topic,) = admin.describe_topics(["b"])
+            assert sorted(partition["partition_index"] for partition in topic["partitions"]) == [0, 1]
+            admin.delete_topics(["b"])
+            assert "b" not in admin.list_topics()
+        finally:
+            admin.close()
+
+    await asyncio.to_thread(administer)
+
+
+async def test_aiokafka_administers(cluster: Cluster) -> None:
+    admin = AIOKafkaAdminClient(bootstrap_servers=cluster.bootstrap)
+    await admin.start()
+    try:
+        await admin.create_topics([AioNewTopic("c", 2, 1)])
+        assert "c" in await admin.list_topics()
+        (topic,) = await admin.describe_topics(["c"])
+        assert len(topic["partitions"]) == 2
+        described = await admin.describe_cluster()
+        assert {broker["node_id"] for broker in described["brokers"]} == {0, 1}
+        await admin.delete_topics(["c"])
+        assert "c" not in await admin.list_topics()
+    finally:
+        await admin.close()
+
+
+@pytest.mark.parametrize(
+    "garbage",
+    [
+        b"GET / HTTP/1.1\r\nHost: x\r\n\r\n",
+        b"\x16\x03\x01\x02\x00\x01\x00\x01\xfc\x03\x03" + bytes(100),
+        struct.pack(">i", 2**31 - 1) + b"x" * 100,
+        struct.pack(">ihhih", 10, 999, 0, 1, -1),
+        struct.pack(">ihhih", 10, 3, 77, 1, -1),
+        struct.pack(">ihhihi", 14, 3, 1, 1, -1, 2**31 - 1),
+        struct.pack(">ihhihb", 23, 0, 9, 1, -1, 0) + bytes.fromhex("00ffff00007530ffffffff0f"),
+    ],
+    ids=["http", "tls", "huge", "unknown api", "unknown version", "hostile count", "hostile produce"],
+)
+async def test_hostile_bytes_close_their_connection_only(cluster: Cluster, garbage: bytes) -> None:
+    async with asyncio.timeout(TIMEOUT_S):
+        reader, writer = await asyncio.open_connection("127.0.0.1", cluster.broker.port)
+        writer.write(garbage)
+        with contextlib.suppress(ConnectionError):
+            assert await reader.read() == b""
+        writer.close()
+    listed: Any = await asyncio.to_thread(AdminClient({"bootstrap.servers": cluster.bootstrap}).list_topics, timeout=TIMEOUT_S)
+    assert len(listed.brokers) == 2

@@ -1,0 +1,122 @@
+"""A whole cluster inside the test's event loop: one controller and any number of brokers on one store, on free ports of 127.0.0.1.
+
+    async with Cluster(tmp_path, brokers=2) as cluster: ... cluster.bootstrap ...
+
+Blocking clients run in threads (`asyncio.to_thread`), for the loop serves the cluster. `kill` is a crash: nothing is flushed or said.
+"""
+
+import asyncio
+from pathlib import Path
+from types import TracebackType
+from typing import Any, Self
+
+from broker.config import BrokerConfig
+from broker.node import Broker
+from controller.config import ControllerConfig
+from controller.main import ControllerServer
+from objectstore.memory import MemoryStore
+from objectstore.ports import ObjectStore
+from stream.config import StreamConfig
+
+SESSION_TIMEOUT_MS = 3_000
+READY_S = 20.0
+
+
+class Cluster:
+    """Settings for brokers go through `broker_settings` (fields of BrokerConfig)."""
+
+    def __init__(
+        self,
+        directory: Path,
+        *,
+        brokers: int = 1,
+        store: ObjectStore | None = None,
+        stream_config: StreamConfig | None = None,
+        **broker_settings: Any,
+    ) -> None:
+        self.directory = directory
+        self.store = store or MemoryStore()
+        self.brokers: dict[int, Broker] = {}
+        self.controller: ControllerServer | None = None
+        self._broker_count = brokers
+        self._stream_config = stream_config or StreamConfig(wal_linger_ms=0)
+        self._settings = {"group_initial_rebalance_delay_ms": 0, "offsets_topic_num_partitions": 4} | broker_settings
+        self._controller_port = 0
+
+    @property
+    def bootstrap(self) -> str:
+        return ",".join(f"127.0.0.1:{broker.port}" for broker in self.brokers.values())
+
+    @property
+    def broker(self) -> Broker:
+        """The only broker, or the first."""
+        return next(iter(self.brokers.values()))
+
+    async def __aenter__(self) -> Self:
+        try:
+            await self.start_controller()
+            for node_id in range(self._broker_count):
+                await self.start_broker(node_id)
+        except BaseException:
+            await self.stop()
+            raise
+        return self
+
+    async def __aexit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+        await self.stop()
+
+    async def start_controller(self) -> None:
+        """Also after `stop_controller`: same directory, same port."""
+        config = ControllerConfig(data_dir=self.directory / "controller", port=self._controller_port, session_timeout_ms=SESSION_TIMEOUT_MS)
+        self.controller = ControllerServer(config, self.store)
+        await self.controller.start()
+        self._controller_port = self.controller.port
+
+    async def stop_controller(self) -> None:
+        controller, self.controller = self.controller, None
+        if controller is not None:
+            await controller.stop()
+
+    async def start_broker(self, node_id: int, **settings: Any) -> Broker:
+        config = BrokerConfig(
+            **{
+                "node_id": node_id,
+                "listen_port": 0,
+                "controllers": (f"127.0.0.1:{self._controller_port}",),
+                "session_timeout_ms": SESSION_TIMEOUT_MS,
+                "shutdown_timeout_ms": 10_000,
+                "registration_timeout_ms": 10_000,
+            }
+            | self._settings
+            | settings
+        )
+        broker = await Broker.start(config, self.store, self._stream_config)
+        self.brokers[node_id] = broker
+        return broker
+
+    async def stop_broker(self, node_id: int) -> None:
+        """In order, as SIGTERM does."""
+        await self.brokers.pop(node_id).stop()
+
+    async def kill_broker(self, node_id: int) -> None:
+        """As SIGKILL does."""
+        await self.brokers.pop(node_id).abandon()
+
+    async def stop(self) -> None:
+        brokers, self.brokers = list(self.brokers.values()), {}
+        await asyncio.gather(*(broker.abandon() for broker in brokers))
+        await self.stop_controller()
+
+    def leader_of(self, topic: str, partition: int = 0) -> int:
+        """As the first broker's image has it; -1 for nobody."""
+        state = self.broker.image.topics.by_name(topic)
+        return -1 if state is None else state.partitions[partition].leader
+
+    async def until_served(self, topic: str, partition: int = 0) -> Broker:
+        """The broker that has the partition open, once there is one."""
+        async with asyncio.timeout(READY_S):
+            while True:
+                for broker in self.brokers.values():
+                    if not isinstance(broker.partitions.get(topic, partition), int):
+                        return broker
+                await asyncio.sleep(0.01)
