@@ -27,6 +27,8 @@ from stream.ports import NewObject, ObjectRole, StreamMetadata, StreamRange, Wal
 
 _log = structlog.get_logger(__name__)
 
+_READ_TRIES = 3
+
 
 @dataclass(frozen=True, slots=True)
 class RecoveryReport:
@@ -135,7 +137,16 @@ class _Walk:
             await asyncio.gather(*reads, return_exceptions=True)
 
     async def _read(self, sequence: WalSequence) -> ObjectIndex | None:
-        """The slot's index; None: the slot is free. The slot number in the header has to be that of the key."""
+        """The slot's index; None: the slot is free. Damage on the way is told from a damaged object by reading again."""
+        for _ in range(_READ_TRIES - 1):
+            try:
+                return await self._read_once(sequence)
+            except ObjectCorrupt as error:
+                _log.warning("wal_slot_read_damaged", key=error.key, error=str(error))
+        return await self._read_once(sequence)
+
+    async def _read_once(self, sequence: WalSequence) -> ObjectIndex | None:
+        """The slot number and the writer in the header have to be those of the key."""
         key = wal_key(self._failed, sequence)
         try:
             tail = await self._store.get_tail(key, TAIL_BYTES)

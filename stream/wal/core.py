@@ -17,8 +17,8 @@ from stream.ids import WalSequence
 G = TypeVar("G")
 
 _RATE_WINDOW_S = 0.5
-_GAP_WEIGHT = 0.1
-_GAP_MAX_S = 1.0
+_GAP_WEIGHT = 0.2
+_GAP_MAX_S = 0.02
 _PAUSE_GAPS = 4
 _NOT_SEALED = WalSequence(-1)
 
@@ -55,7 +55,7 @@ class WalCore(Generic[G]):
         self._unacknowledged_bytes = 0
         self._failed = False
         self._last_append = 0.0
-        self._mean_gap_s = _GAP_MAX_S
+        self._mean_gap_s = 0.0
         self._recent_bytes = 0.0
 
     @property

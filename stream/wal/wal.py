@@ -17,9 +17,9 @@ from objectstore.errors import ObjectStoreError, PreconditionFailed
 from objectstore.ports import ObjectStore
 from stream.clock import MonotonicClock, WallClock
 from stream.config import StreamConfig
-from stream.errors import StreamError, WalFailed, WalFenced
-from stream.format.layout import FOOTER_BYTES, HEADER_BYTES
-from stream.format.reader import parse_header
+from stream.errors import ObjectCorrupt, StreamError, WalFailed, WalFenced
+from stream.format.layout import FOOTER_BYTES, TAIL_BYTES
+from stream.format.reader import NeedMore, parse_tail
 from stream.format.writer import BuiltObject, StreamRun, build_object
 from stream.ids import StreamId, WalSequence
 from stream.keys import wal_key
@@ -181,7 +181,7 @@ class Wal:
             try:
                 async with asyncio.timeout(self._config.wal_put_attempt_ms / 1000):
                     await self._try_put(key, sequence, built)
-            except (ObjectStoreError, TimeoutError) as error:
+            except (ObjectStoreError, ObjectCorrupt, TimeoutError) as error:
                 pause_s = backoff.next_s()
                 if self._clock() + pause_s > deadline:
                     raise WalFailed(sequence, f"{backoff.attempt_count} tries, the last: {error!r}") from error
@@ -191,16 +191,17 @@ class Wal:
                 return
 
     async def _try_put(self, key: str, sequence: WalSequence, built: BuiltObject) -> None:
+        """One try. What is found in a taken slot decides only if it is sound: a damaged answer (ObjectCorrupt) is asked for again."""
         try:
             await self._store.put_if_absent(key, built.chunks)
         except PreconditionFailed:
-            tail = await self._store.get_tail(key, FOOTER_BYTES)
-            if tail.size_bytes == built.size_bytes and tail.data == built.footer:
+            tail = await self._store.get_tail(key, TAIL_BYTES)
+            if tail.size_bytes == built.size_bytes and tail.data[-FOOTER_BYTES:] == built.footer:
                 return
+            found = parse_tail(tail.data, tail.size_bytes, key)
             by = "an object that is not ours"
-            if tail.size_bytes == HEADER_BYTES:
-                header = parse_header(await self._store.get(key), key)
-                by = f"a fence of node {header.writer.node_id} epoch {header.writer.node_epoch}"
+            if not isinstance(found, NeedMore):
+                by = f"a {found.header.role.name} object of node {found.header.writer.node_id} epoch {found.header.writer.node_epoch}"
             raise WalFenced(sequence, by) from None
 
     def _wake_waiters(self) -> None:

@@ -23,22 +23,23 @@ from stream.ports import (
     WalIdentity,
 )
 
+NO_EPOCH, ZERO, FIRST_SLOT = StreamEpoch(-1), Offset(0), WalSequence(0)
 NOBODY = WalIdentity(NodeId(-1), NodeEpoch(-1))
 
 
 @dataclass
 class MemoryStream:
-    epoch: StreamEpoch = StreamEpoch(-1)
+    epoch: StreamEpoch = NO_EPOCH
     owner: WalIdentity = NOBODY
     opened: bool = False
-    start_offset: Offset = Offset(0)
-    end_offset: Offset = Offset(0)
+    start_offset: Offset = ZERO
+    end_offset: Offset = ZERO
     ranges: list[ObjectRange] = field(default_factory=list)
 
 
 @dataclass
 class MemoryWal:
-    committed: WalSequence = WalSequence(0)
+    committed: WalSequence = FIRST_SLOT
     end: WalSequence | None = None
 
 
@@ -148,7 +149,8 @@ class MemoryController:
         if item.object_id is not None:
             return
         slot = parse_wal_key(item.key)
-        assert slot is not None and slot.writer == writer, f"{item.key} is no slot of {writer}"
+        assert slot is not None, item.key
+        assert slot.writer == writer, f"{item.key} is no slot of {writer}"
         assert slot.sequence >= self.wals[writer].committed, f"{item.key} lies below the committed slot: it may be deleted"
 
     @staticmethod

@@ -1,0 +1,194 @@
+"""What stream tests are made of: entries with real batches, brokers with storages, a store whose PUTs end when the test says so."""
+
+import asyncio
+from collections.abc import AsyncIterator, Callable, Sequence
+from random import Random
+
+from objectstore.body import join_body
+from objectstore.ports import Body, ObjectInfo, ObjectStore, ObjectTail
+from stream.batch.records import Record, decode_records, encode_batch
+from stream.config import StreamConfig
+from stream.errors import StreamError
+from stream.ids import Millis, Offset, StreamEpoch, StreamId
+from stream.ports import OpenStream, WalIdentity
+from stream.storage import AppendEntry, Storage, StreamHandle
+from tests.support.stream_metadata import MemoryController, MemoryStreamMetadata
+
+NOW_MS = Millis(1_700_000_000_000)
+
+FAST = StreamConfig(wal_linger_ms=0, retry_backoff_ms=1, retry_backoff_max_ms=4, block_age_max_ms=600_000)
+"""No waits that a test would have to sit out; blocks are cut only when the test (or their size) says so."""
+
+
+def entry(
+    stream_id: int, base_offset: int, record_count: int = 1, *, text: str = "v", timestamp_ms: int = 1_000, size: int = 0
+) -> AppendEntry:
+    """One batch of `record_count` records; record i of the stream has value b"<text>-<stream>-<offset>" and timestamp_ms + offset."""
+    records = [
+        Record(
+            offset=offset,
+            timestamp_ms=timestamp_ms + offset,
+            key=None,
+            value=f"{stream_id}-{offset}".encode().ljust(size, b"."),
+            headers=(),
+        )
+        for offset in range(base_offset, base_offset + record_count)
+    ]
+    batch = encode_batch(records, base_offset=base_offset)
+    last = base_offset + record_count - 1
+    return AppendEntry(
+        StreamId(stream_id), Offset(base_offset), Offset(last + 1), record_count, Millis(timestamp_ms + last), memoryview(batch)
+    )
+
+
+def offsets(batches: Sequence[bytes | bytearray | memoryview]) -> list[int]:
+    """Offsets of all records in what a read returned."""
+    found: list[int] = []
+    for chunk in batches:
+        view = memoryview(chunk)
+        at = 0
+        while at < len(view):
+            size = 12 + int.from_bytes(view[at + 8 : at + 12], "big")
+            found += [record.offset for record in decode_records(view[at : at + size])]
+            at += size
+    return found
+
+
+class GatedStore:
+    """The store behind it, but PUTs of keys with `prefix` wait for `release` (or fail with the error given to it)."""
+
+    def __init__(self, store: ObjectStore, prefix: str = "wal/") -> None:
+        self.store = store
+        self.prefix = prefix
+        self.waiting: dict[str, asyncio.Future[None]] = {}
+
+    async def put_if_absent(self, key: str, body: Body) -> str:
+        await self._gate(key)
+        return await self.store.put_if_absent(key, join_body(body))
+
+    async def put(self, key: str, body: Body) -> str:
+        await self._gate(key)
+        return await self.store.put(key, join_body(body))
+
+    async def _gate(self, key: str) -> None:
+        if key.startswith(self.prefix):
+            gate = self.waiting[key] = asyncio.get_running_loop().create_future()
+            await gate
+
+    async def until_waiting(self, count: int) -> list[str]:
+        """Keys of the PUTs that wait, when there are at least `count`."""
+        await until(lambda: len(self.waiting) >= count)
+        return sorted(self.waiting)
+
+    async def release(self, key: str, error: Exception | None = None) -> None:
+        gate = self.waiting.pop(key)
+        if error is None:
+            gate.set_result(None)
+        else:
+            gate.set_exception(error)
+        await settle()
+
+    async def get(self, key: str) -> bytes:
+        return await self.store.get(key)
+
+    async def get_range(self, key: str, start: int, length: int) -> bytes:
+        return await self.store.get_range(key, start, length)
+
+    async def get_tail(self, key: str, length: int) -> ObjectTail:
+        return await self.store.get_tail(key, length)
+
+    async def head(self, key: str) -> ObjectInfo:
+        return await self.store.head(key)
+
+    async def put_if_match(self, key: str, body: Body, etag: str) -> str:
+        return await self.store.put_if_match(key, body, etag)
+
+    def list(self, prefix: str, *, start_after: str = "") -> AsyncIterator[ObjectInfo]:
+        return self.store.list(prefix, start_after=start_after)
+
+    async def delete(self, keys: Sequence[str]) -> None:
+        await self.store.delete(keys)
+
+    async def close(self) -> None:
+        await self.store.close()
+
+
+async def settle(turns: int = 30) -> None:
+    """Let everything that is ready run."""
+    for _ in range(turns):
+        await asyncio.sleep(0)
+
+
+async def until(condition: Callable[[], bool]) -> None:
+    """Wait for something that nobody announces to become true, at most 10 s."""
+    async with asyncio.timeout(10):
+        while not condition():  # noqa: ASYNC110 - the things under test have no events for tests
+            await asyncio.sleep(0.001)
+
+
+class Node:
+    """One start of one broker: a storage, what it has acknowledged and what it refused."""
+
+    def __init__(
+        self, store: ObjectStore, controller: MemoryController, node_id: int = 1, node_epoch: int = 1, config: StreamConfig = FAST
+    ) -> None:
+        self.metadata: MemoryStreamMetadata = controller.of(node_id, node_epoch)
+        self.identity: WalIdentity = self.metadata.writer
+        self.fenced_by: list[StreamError] = []
+        self.acknowledged: list[tuple[int, int]] = []
+        """(stream, end offset) in the order of the acks."""
+        self.failed: list[tuple[int, int, Exception]] = []
+        self.handles: dict[int, StreamHandle] = {}
+        self.storage = Storage(
+            store,
+            self.metadata,
+            self.identity,
+            config,
+            now_ms=lambda: Millis(1_700_000_000_000),
+            rng=Random(7),
+            on_fenced=self.fenced_by.append,
+        )
+
+    async def open(self, *stream_ids: int, epoch: int = 1) -> list[StreamHandle]:
+        opened = await self.storage.open_streams([OpenStream(StreamId(key), StreamEpoch(epoch)) for key in stream_ids])
+        handles: list[StreamHandle] = []
+        for handle in opened:
+            if isinstance(handle, Exception):
+                raise handle
+            self.handles[handle.stream_id] = handle
+            handles.append(handle)
+        return handles
+
+    def append(self, stream_id: int, record_count: int = 1, *, size: int = 0) -> AppendEntry:
+        """One group of one entry at the stream's end."""
+        item = entry(stream_id, self.handles[stream_id].next_offset, record_count, size=size)
+        self.append_group([item])
+        return item
+
+    def append_group(self, entries: list[AppendEntry]) -> None:
+        def done(error: Exception | None) -> None:
+            for item in entries:
+                if error is None:
+                    assert self.handles[item.stream_id].confirmed_offset >= item.end_offset
+                    self.acknowledged.append((item.stream_id, item.end_offset))
+                else:
+                    self.failed.append((item.stream_id, item.end_offset, error))
+
+        self.storage.append(entries, done)
+
+    async def write(self, stream_id: int, record_count: int = 1, *, size: int = 0) -> None:
+        """Append and wait for the ack: one WAL slot."""
+        self.append(stream_id, record_count, size=size)
+        await self.storage.flush()
+
+    async def read_all(self, stream_id: int, start: int = 0) -> list[int]:
+        """Every offset from `start` to the end that this node knows."""
+        handle = self.handles.get(stream_id)
+        end = handle.confirmed_offset if handle is not None else self.metadata.committed_end(StreamId(stream_id))
+        found: list[int] = []
+        at = start
+        while at < end:
+            got = offsets(await self.storage.read(StreamId(stream_id), Offset(at), end, 1 << 20))
+            found += [offset for offset in got if offset >= at]
+            at = got[-1] + 1
+        return found

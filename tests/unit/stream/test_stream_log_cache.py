@@ -1,0 +1,175 @@
+"""The log cache: reads by offset, byte accounting, cuts, eviction, streams that leave; against a plain model."""
+
+from dataclasses import replace
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from stream.config import StreamConfig
+from stream.errors import NotContiguous
+from stream.ids import Offset, StreamId, WalSequence
+from stream.log_cache import ENTRY_OVERHEAD_BYTES, AppendEntry, LogCache
+from tests.support.stream_storage import entry, offsets
+
+CONFIG = StreamConfig(block_bytes_max=4_000, log_cache_bytes_max=8_000)
+ALL = 1 << 30
+S1, S2 = StreamId(1), StreamId(2)
+
+
+def add(cache: LogCache, sequence: int, *entries: AppendEntry) -> None:
+    runs: dict[StreamId, list[AppendEntry]] = {}
+    for item in entries:
+        runs.setdefault(item.stream_id, []).append(item)
+    cache.add(runs, WalSequence(sequence + 1), 0.0)
+    cache.check_invariants()
+
+
+def read(cache: LogCache, stream_id: StreamId, offset: int, end: int = ALL, max_bytes: int = ALL) -> list[int] | None:
+    found = cache.read(stream_id, offset, end, max_bytes)
+    return None if found is None else offsets(found)
+
+
+def test_reads_begin_with_the_batch_that_holds_the_offset() -> None:
+    cache = LogCache(CONFIG)
+    add(cache, 0, entry(1, 10, 3), entry(2, 0))
+    add(cache, 1, entry(1, 13, 2))
+    assert read(cache, S1, 10) == [10, 11, 12, 13, 14]
+    assert read(cache, S1, 12) == [10, 11, 12, 13, 14]
+    assert read(cache, S1, 13) == [13, 14]
+    assert read(cache, S1, 15) == []
+    assert read(cache, S1, 9) is None
+    assert read(cache, StreamId(3), 0) is None
+    assert cache.start_of(S1) == 10
+
+
+def test_limits_cut_between_batches_but_one_batch_is_always_given() -> None:
+    cache = LogCache(CONFIG)
+    parts = [entry(1, offset) for offset in range(4)]
+    joined = b"".join(bytes(part.payload) for part in parts)
+    add(cache, 0, AppendEntry(S1, Offset(0), Offset(4), 4, parts[-1].max_timestamp_ms, joined), entry(1, 4))
+    size = len(parts[0].payload)
+    assert read(cache, S1, 0, max_bytes=1) == [0]
+    assert read(cache, S1, 1, max_bytes=1) == [1]
+    assert read(cache, S1, 1, max_bytes=2 * size) == [1, 2]
+    assert read(cache, S1, 2) == [2, 3, 4]
+    assert read(cache, S1, 0, end=2) == [0, 1]
+    assert read(cache, S1, 2, end=2) == []
+    assert read(cache, S1, 0, max_bytes=4 * size + 1) == [0, 1, 2, 3]
+
+
+def test_a_gap_is_refused() -> None:
+    cache = LogCache(CONFIG)
+    add(cache, 0, entry(1, 0))
+    with pytest.raises(NotContiguous):
+        cache.add({S1: [entry(1, 2)]}, WalSequence(2), 0.0)
+
+
+def test_only_committed_blocks_are_evicted_oldest_first() -> None:
+    cache = LogCache(CONFIG)
+    for sequence in range(8):
+        add(cache, sequence, entry(1, sequence, size=2_000))
+        cache.archive()
+    assert cache.size_bytes > CONFIG.log_cache_bytes_max
+    assert cache.uncommitted_bytes == cache.size_bytes
+    blocks = list(cache._blocks)
+    for block in blocks[:3]:
+        cache.mark_committed(block)
+        cache.check_invariants()
+    assert cache.start_of(S1) == 3
+    assert read(cache, S1, 3) == [3, 4, 5, 6, 7]
+    assert read(cache, S1, 2) is None
+    with pytest.raises(AssertionError):
+        cache.mark_committed(blocks[5])
+
+
+def test_overhead_is_counted() -> None:
+    cache = LogCache(CONFIG)
+    item = entry(1, 0)
+    add(cache, 0, item)
+    assert cache.size_bytes == len(item.payload) + ENTRY_OVERHEAD_BYTES
+
+
+def test_blocks_are_due_by_size_age_and_streams() -> None:
+    cache = LogCache(replace(CONFIG, block_streams_max=2, block_age_max_ms=1_000))
+    assert not cache.archive_due(99.0)
+    add(cache, 0, entry(1, 0))
+    assert not cache.archive_due(0.9)
+    assert cache.archive_due(1.0)
+    add(cache, 1, entry(2, 0))
+    assert cache.archive_due(0.0)
+    block = cache.archive()
+    assert block is not None
+    assert block.end_sequence == 2
+    assert cache.archive() is None
+    add(cache, 2, entry(1, 1, size=5_000))
+    assert cache.archive_due(0.0)
+
+
+def test_a_stream_leaves_every_block_and_may_come_back_elsewhere() -> None:
+    cache = LogCache(CONFIG)
+    add(cache, 0, entry(1, 0), entry(2, 0))
+    block = cache.archive()
+    assert block is not None
+    add(cache, 1, entry(1, 1), entry(2, 1))
+    cache.drop([S1, StreamId(7)])
+    cache.check_invariants()
+    assert set(block.runs) == {S2}
+    assert read(cache, S1, 0) is None
+    add(cache, 2, entry(1, 50))
+    assert read(cache, S1, 50) == [50]
+    assert set(block.runs) == {S2}
+    assert read(cache, S2, 0) == [0, 1]
+
+
+def test_small_committed_blocks_are_merged() -> None:
+    cache = LogCache(StreamConfig(block_bytes_max=80_000, log_cache_bytes_max=160_000))
+    for sequence in range(50):
+        add(cache, sequence, entry(1, sequence))
+        block = cache.archive()
+        assert block is not None
+        cache.mark_committed(block)
+        cache.check_invariants()
+    assert len(cache._blocks) < 8
+    assert read(cache, S1, 0) == list(range(50))
+
+
+STEPS = st.lists(
+    st.one_of(st.tuples(st.just("add"), st.integers(1, 3), st.integers(1, 900)), st.sampled_from(["cut", "commit", "drop1", "drop2"])),
+    max_size=60,
+)
+
+
+@settings(max_examples=60, deadline=None)
+@given(STEPS)
+def test_against_a_model(steps: list[object]) -> None:
+    """Whatever happens, uncommitted data is readable, a read has no gap, and the books balance."""
+    cache = LogCache(CONFIG)
+    ends = dict.fromkeys((1, 2, 3), 0)
+    uncommitted_from = dict(ends)
+    archived: list[tuple[object, dict[int, int]]] = []
+    for sequence, step in enumerate(steps):
+        if isinstance(step, tuple):
+            _, stream_id, size = step
+            add(cache, sequence, entry(stream_id, ends[stream_id], size=size))
+            ends[stream_id] += 1
+        elif step == "cut" and (block := cache.archive()) is not None:
+            archived.append((block, dict(ends)))
+        elif step == "commit" and archived:
+            block, block_ends = archived.pop(0)
+            cache.mark_committed(block)  # type: ignore[arg-type]
+            for stream_id, end in block_ends.items():
+                uncommitted_from[stream_id] = max(uncommitted_from[stream_id], end)
+        elif isinstance(step, str) and step.startswith("drop"):
+            stream_id = int(step[-1])
+            cache.drop([StreamId(stream_id)])
+            ends[stream_id] += 5
+            uncommitted_from[stream_id] = ends[stream_id]
+        cache.check_invariants()
+        for stream_id, end in ends.items():
+            start = cache.start_of(StreamId(stream_id))
+            if start is None:
+                assert uncommitted_from[stream_id] == end
+            else:
+                assert start <= uncommitted_from[stream_id]
+                assert read(cache, StreamId(stream_id), start) == list(range(start, end))

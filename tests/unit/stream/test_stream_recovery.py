@@ -1,0 +1,339 @@
+"""Whatever was acknowledged can be read after a crash, whoever recovers and however often; nobody acknowledges behind the fence."""
+
+import asyncio
+from collections.abc import AsyncIterator
+from dataclasses import replace
+from random import Random
+
+import pytest
+
+from objectstore.errors import Unavailable
+from objectstore.faults import Fault, FaultyStore, Selection
+from objectstore.memory import MemoryStore
+from objectstore.ports import ObjectStore
+from stream.errors import NotContiguous, ObjectCorrupt, WalFenced
+from stream.format.reader import parse_header
+from stream.ids import Offset, StreamId, WalSequence
+from stream.keys import wal_key
+from stream.ports import CommitObjects
+from stream.recovery import RecoveryReport, recover_wal
+from tests.support.stream_metadata import MemoryController
+from tests.support.stream_storage import FAST, NOW_MS, GatedStore, Node, entry, settle, until
+
+STREAMS = (1, 2, 3)
+
+
+@pytest.fixture
+def controller() -> MemoryController:
+    made = MemoryController()
+    for stream_id in STREAMS:
+        made.create_stream(stream_id)
+    return made
+
+
+@pytest.fixture
+async def nodes() -> AsyncIterator[list[Node]]:
+    made: list[Node] = []
+    yield made
+    for node in made:
+        await node.storage.abandon()
+
+
+async def recover(store: ObjectStore, recoverer: Node, failed: Node, **config: int) -> RecoveryReport:
+    controller = recoverer.metadata.controller
+    controller.fence(failed.identity)
+    return await recover_wal(
+        store,
+        recoverer.metadata,
+        failed.identity,
+        controller.wals[failed.identity].committed,
+        recoverer=recoverer.identity,
+        now_ms=NOW_MS,
+        config=replace(FAST, **config),
+    )
+
+
+async def read_back(node: Node, stream_id: int) -> list[int]:
+    return await node.read_all(stream_id)
+
+
+@pytest.mark.parametrize("merged_after", [None, 0, 2, 5])
+@pytest.mark.parametrize("slot_count", [0, 1, 2, 7])
+async def test_a_crash_at_every_slot_loses_nothing(
+    controller: MemoryController, nodes: list[Node], slot_count: int, merged_after: int | None
+) -> None:
+    store = MemoryStore()
+    dead, heir = Node(store, controller, 1), Node(store, controller, 2)
+    nodes += [dead, heir]
+    await dead.open(*STREAMS)
+    for slot in range(slot_count):
+        await dead.write(1 + slot % 3, 1 + slot % 2)
+        if slot == merged_after:
+            dead.storage._cut()
+            await dead.storage._uploader.drained()
+    await dead.storage.abandon()
+    report = await recover(store, heir, dead, recovery_commit_objects_max=2)
+    assert report.end == slot_count
+    assert report.fenced_by_us
+    assert report.committed_object_count == slot_count - controller.wals[dead.identity].committed
+    for stream_id in STREAMS:
+        end = dead.handles[stream_id].confirmed_offset
+        assert controller.streams[StreamId(stream_id)].end_offset == end
+        assert await read_back(heir, stream_id) == list(range(end))
+    (handle,) = await heir.open(1, epoch=2)
+    await heir.write(1, 2)
+    assert await heir.read_all(1) == list(range(handle.confirmed_offset))
+
+
+async def test_what_lies_behind_a_hole_was_never_acknowledged(controller: MemoryController, nodes: list[Node]) -> None:
+    memory = MemoryStore()
+    gated = GatedStore(memory)
+    zombie, heir = Node(gated, controller, 1), Node(memory, controller, 2)
+    nodes += [zombie, heir]
+    await zombie.open(1)
+    slots = []
+    for count in range(1, 5):
+        zombie.append(1)
+        slots = await gated.until_waiting(count)
+    await gated.release(slots[0])
+    await gated.release(slots[2])
+    assert zombie.acknowledged == [(1, 1)]
+    report = await recover(memory, heir, zombie)
+    assert report.end == 1
+    assert await read_back(heir, 1) == [0]
+    await gated.release(slots[1])
+    assert zombie.acknowledged == [(1, 1)]
+    assert zombie.storage.fenced
+    assert [type(error) for _, _, error in zombie.failed] == [WalFenced] * 3
+
+
+async def test_a_zombie_may_acknowledge_what_the_recoverer_took(controller: MemoryController, nodes: list[Node]) -> None:
+    memory = MemoryStore()
+    faulty = FaultyStore(memory, Random(3))
+    zombie = Node(faulty, controller, 1, config=replace(FAST, retry_backoff_ms=30, retry_backoff_max_ms=30))
+    heir = Node(memory, controller, 2)
+    nodes += [zombie, heir]
+    await zombie.open(1)
+    faulty.script(Fault.LOST_RESPONSE, Selection(frozenset({"put_if_absent"})))
+    zombie.append(1)
+    await until(lambda: faulty.injected[Fault.LOST_RESPONSE] == 1)
+    report = await recover(memory, heir, zombie)
+    assert report.end == 1
+    await zombie.storage.flush()
+    assert zombie.acknowledged == [(1, 1)]
+    assert await read_back(heir, 1) == [0]
+    zombie.append(1)
+    await until(lambda: zombie.storage.fenced)
+    assert zombie.acknowledged == [(1, 1)]
+    with pytest.raises(WalFenced):
+        await zombie.metadata.commit(CommitObjects())
+
+
+async def test_a_slot_that_appears_while_the_fence_is_put_is_taken(controller: MemoryController, nodes: list[Node]) -> None:
+    memory = MemoryStore()
+    writer_side, heir_side = GatedStore(memory), GatedStore(memory)
+    writer, heir = Node(writer_side, controller, 1), Node(heir_side, controller, 2)
+    nodes += [writer, heir]
+    await writer.open(1)
+    writer.append(1)
+    (slot,) = await writer_side.until_waiting(1)
+    recovery = asyncio.ensure_future(recover(heir_side, heir, writer))
+    assert await heir_side.until_waiting(1) == [slot]
+    await writer_side.release(slot)
+    assert writer.acknowledged == [(1, 1)]
+    await heir_side.release(slot)
+    (fence,) = await heir_side.until_waiting(1)
+    await heir_side.release(fence)
+    assert (await recovery).end == 1
+    assert await read_back(heir, 1) == [0]
+
+
+async def test_two_recoverers_at_once_agree(controller: MemoryController, nodes: list[Node]) -> None:
+    store = MemoryStore()
+    dead, one, two = Node(store, controller, 1), Node(store, controller, 2), Node(store, controller, 3)
+    nodes += [dead, one, two]
+    await dead.open(1, 2)
+    for _ in range(5):
+        await dead.write(1)
+        await dead.write(2)
+    await dead.storage.abandon()
+    results = await asyncio.gather(
+        recover(store, one, dead, recovery_commit_objects_max=1),
+        recover(store, two, dead, recovery_commit_objects_max=3),
+        return_exceptions=True,
+    )
+    reports = [result for result in results if isinstance(result, RecoveryReport)]
+    assert reports
+    assert all(report.end == 10 for report in reports)
+    assert all(isinstance(result, RecoveryReport | WalFenced) for result in results), "the slower one may be told that the WAL has ended"
+    assert await read_back(one, 1) == list(range(5))
+    assert await read_back(two, 2) == list(range(5))
+    assert controller.wals[dead.identity].end == 10
+
+
+@pytest.mark.parametrize("lost", [False, True])
+async def test_a_recovery_that_broke_off_is_repeated(controller: MemoryController, nodes: list[Node], lost: bool) -> None:
+    store = MemoryStore()
+    dead, one, two = Node(store, controller, 1), Node(store, controller, 2), Node(store, controller, 3)
+    nodes += [dead, one, two]
+    await dead.open(1, 2)
+    for _ in range(6):
+        await dead.write(1)
+        await dead.write(2)
+    await dead.storage.abandon()
+    if lost:
+        one.metadata.lose_reply("commit_recovered")
+    else:
+        one.metadata.refuse("commit_recovered")
+    with pytest.raises(TimeoutError):
+        await recover(store, one, dead, recovery_commit_objects_max=4)
+    assert controller.wals[dead.identity].end is None
+    assert (await recover(store, two, dead, recovery_commit_objects_max=5)).end == 12
+    assert await read_back(two, 1) == list(range(6))
+    assert await read_back(two, 2) == list(range(6))
+    assert (await recover(store, one, dead)).committed_object_count == 0
+
+
+async def test_only_what_is_still_the_dead_writers_is_committed(controller: MemoryController, nodes: list[Node]) -> None:
+    store = MemoryStore()
+    dead, other = Node(store, controller, 1), Node(store, controller, 2)
+    nodes += [dead, other]
+    one, _ = await dead.open(1, 2)
+    await dead.write(1)
+    await dead.write(2)
+    await dead.storage.close_streams([one])
+    await other.open(1, epoch=2)
+    await other.write(1)
+    await dead.write(2)
+    await dead.storage.abandon()
+    assert (await recover(store, other, dead)).committed_object_count == 2
+    assert controller.streams[StreamId(1)].opened
+    assert controller.streams[StreamId(1)].end_offset == 1
+    assert not controller.streams[StreamId(2)].opened
+    assert await other.read_all(1) == [0, 1]
+    assert await read_back(other, 2) == [0, 1]
+
+
+async def test_a_stream_that_came_back_before_the_crash(controller: MemoryController, nodes: list[Node]) -> None:
+    store = MemoryStore()
+    dead, other = Node(store, controller, 1), Node(store, controller, 2)
+    nodes += [dead, other]
+    for epoch, node in ((1, dead), (2, other), (3, dead)):
+        (handle,) = await node.open(1, epoch=epoch)
+        await node.write(1)
+        await node.write(1)
+        if epoch < 3:
+            await node.storage.close_streams([handle])
+    await dead.storage.abandon()
+    await recover(store, other, dead)
+    del other.handles[1]
+    assert await read_back(other, 1) == [0, 1, 2, 3, 4, 5]
+
+
+async def test_a_trim_beyond_the_committed_end(controller: MemoryController, nodes: list[Node]) -> None:
+    store = MemoryStore()
+    dead, heir = Node(store, controller, 1), Node(store, controller, 2)
+    nodes += [dead, heir]
+    (handle,) = await dead.open(1)
+    for _ in range(3):
+        await dead.write(1, 4)
+    await dead.storage.trim(handle, Offset(6))
+    await dead.storage.abandon()
+    await recover(store, heir, dead)
+    assert await heir.read_all(1, 6) == list(range(6, 12))
+
+
+async def test_a_damaged_slot_fails_the_recovery_and_commits_nothing_behind_it(controller: MemoryController, nodes: list[Node]) -> None:
+    store = MemoryStore()
+    dead, heir = Node(store, controller, 1), Node(store, controller, 2)
+    nodes += [dead, heir]
+    await dead.open(1)
+    for _ in range(3):
+        await dead.write(1)
+    await dead.storage.abandon()
+    key = wal_key(dead.identity, WalSequence(1))
+    await store.put(key, (await store.get(key))[:-1] + b"?")
+    with pytest.raises(ObjectCorrupt):
+        await recover(store, heir, dead)
+    assert controller.streams[StreamId(1)].end_offset == 0
+    assert controller.wals[dead.identity].end is None
+
+
+async def test_damage_on_the_way_is_read_again(controller: MemoryController, nodes: list[Node]) -> None:
+    memory = MemoryStore()
+    store = FaultyStore(memory, Random(5))
+    dead, heir = Node(memory, controller, 1), Node(memory, controller, 2)
+    nodes += [dead, heir]
+    await dead.open(1)
+    await dead.write(1)
+    await dead.storage.abandon()
+    store.script(Fault.FLIPPED_BIT, Selection(frozenset({"get_tail"})), count=2)
+    assert (await recover(store, heir, dead, recovery_read_ahead_count=1)).end == 1
+
+
+async def test_a_gap_in_a_stream_is_never_bridged(controller: MemoryController, nodes: list[Node]) -> None:
+    store = MemoryStore()
+    dead, heir = Node(store, controller, 1), Node(store, controller, 2)
+    nodes += [dead, heir]
+    await dead.open(1)
+    for _ in range(3):
+        await dead.write(1)
+    await dead.storage.abandon()
+    controller.fence(dead.identity)
+    with pytest.raises(NotContiguous):
+        await recover_wal(store, heir.metadata, dead.identity, WalSequence(1), recoverer=heir.identity, now_ms=NOW_MS, config=FAST)
+
+
+async def test_errors_of_the_store_go_up(controller: MemoryController, nodes: list[Node]) -> None:
+    store = FaultyStore(MemoryStore(), Random(5))
+    dead, heir = Node(store, controller, 1), Node(store, controller, 2)
+    nodes += [dead, heir]
+    store.down = True
+    with pytest.raises(Unavailable):
+        await recover(store, heir, dead)
+    store.down = False
+    assert (await recover(store, heir, dead)).end == 0
+
+
+async def test_the_fence_names_who_put_it(controller: MemoryController, nodes: list[Node]) -> None:
+    store = MemoryStore()
+    dead, heir = Node(store, controller, 1), Node(store, controller, 2)
+    nodes += [dead, heir]
+    await recover(store, heir, dead)
+    data = await store.get(wal_key(dead.identity, WalSequence(0)))
+    assert parse_header(data).writer == heir.identity
+
+
+@pytest.mark.parametrize("seed", range(12))
+async def test_random_crashes_under_faults(controller: MemoryController, nodes: list[Node], seed: int) -> None:
+    """A chain of owners, each crashing at a random moment on a store that fails at random: every ack survives, in order, without gaps."""
+    rng = Random(seed)
+    memory = MemoryStore()
+    acknowledged = dict.fromkeys(STREAMS, 0)
+    node = Node(memory, controller, 1)
+    nodes.append(node)
+    for life in range(1, 5):
+        store = FaultyStore(memory, rng)
+        node = Node(store, controller, life, config=replace(FAST, block_bytes_max=6_000, log_cache_bytes_max=60_000, wal_in_flight_max=3))
+        nodes.append(node)
+        handles = await node.open(*STREAMS, epoch=life)
+        for handle in handles:
+            assert handle.next_offset >= acknowledged[handle.stream_id]
+        for _ in range(rng.randrange(40)):
+            fault = rng.choice([None, None, None, Fault.THROTTLED, Fault.RESET, Fault.LOST_RESPONSE])
+            if fault is not None and store.scripted_count < 3:
+                store.script(fault, Selection(frozenset({"put_if_absent", "put"})))
+            chosen = rng.sample(STREAMS, rng.randrange(1, 4))
+            node.append_group([entry(key, node.handles[key].next_offset, rng.randrange(1, 4), size=200) for key in chosen])
+            await settle(rng.choice([0, 1, 5, 40]))
+        for stream_id, end in node.acknowledged:
+            acknowledged[stream_id] = max(acknowledged[stream_id], end)
+        await node.storage.abandon()
+        heir = Node(memory, controller, 100 + life)
+        nodes.append(heir)
+        await recover(memory, heir, node, recovery_commit_objects_max=3)
+        controller.check_invariants()
+    for stream_id in STREAMS:
+        end = controller.streams[StreamId(stream_id)].end_offset
+        assert end >= acknowledged[stream_id]
+        assert await read_back(nodes[0], stream_id) == list(range(end))

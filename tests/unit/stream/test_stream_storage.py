@@ -1,0 +1,625 @@
+"""Storage as its users see it: order of acks, fencing, failures of store and controller, closing, reopening, reading."""
+
+import asyncio
+from collections.abc import AsyncIterator
+from dataclasses import replace
+from random import Random
+
+import pytest
+
+from objectstore.errors import Throttled, Unavailable
+from objectstore.faults import Fault, FaultyStore, Selection
+from objectstore.memory import MemoryStore
+from stream.errors import (
+    NotContiguous,
+    OffsetOutOfRange,
+    StreamFenced,
+    StreamNotClosed,
+    StreamNotOpened,
+    WalClosed,
+    WalFailed,
+    WalFenced,
+    WalFull,
+)
+from stream.format.writer import fence_object
+from stream.ids import NodeEpoch, NodeId, Offset, StreamEpoch, StreamId, WalSequence
+from stream.keys import wal_key
+from stream.ports import ObjectRole, OpenStream, WalIdentity
+from tests.support.stream_metadata import MemoryController
+from tests.support.stream_storage import FAST, GatedStore, Node, entry, offsets, settle, until
+
+WAL_PUTS = Selection(frozenset({"put_if_absent"}), "wal/")
+OTHER = WalIdentity(NodeId(9), NodeEpoch(9))
+
+
+@pytest.fixture
+def controller() -> MemoryController:
+    made = MemoryController()
+    for stream_id in range(1, 6):
+        made.create_stream(stream_id)
+    return made
+
+
+@pytest.fixture
+async def nodes() -> AsyncIterator[list[Node]]:
+    """Put nodes here: they are stopped after the test."""
+    made: list[Node] = []
+    yield made
+    for node in made:
+        await node.storage.abandon()
+
+
+async def keys(store: MemoryStore, prefix: str) -> list[str]:
+    return [info.key async for info in store.list(prefix)]
+
+
+# --- writing ----------------------------------------------------------------------------------------------------
+
+
+async def test_append_ack_read(controller: MemoryController, nodes: list[Node]) -> None:
+    node = Node(MemoryStore(), controller)
+    nodes.append(node)
+    await node.storage.start()
+    await node.open(1, 2)
+    node.append_group([entry(1, 0, 3), entry(2, 0, 2), entry(1, 3, 2)])
+    assert node.handles[1].next_offset == 5
+    assert node.handles[1].confirmed_offset == 0
+    await node.storage.flush()
+    assert node.acknowledged == [(1, 3), (2, 2), (1, 5)]
+    assert node.storage.wal_end == 1
+    assert node.storage.backlog_bytes == 0
+    cached = node.storage.read_cached(StreamId(1), 1, 5, 1 << 20)
+    assert cached is not None
+    assert offsets(cached) == [0, 1, 2, 3, 4]
+
+
+async def test_appends_of_one_turn_of_the_loop_share_a_slot(controller: MemoryController, nodes: list[Node]) -> None:
+    node = Node(MemoryStore(), controller)
+    nodes.append(node)
+    await node.open(1, 2)
+    for _ in range(50):
+        node.append(1)
+        node.append(2)
+    await node.storage.flush()
+    assert node.storage.wal_end == 1
+    assert len(node.acknowledged) == 100
+
+
+async def test_acks_come_in_wal_order_when_puts_end_out_of_order(controller: MemoryController, nodes: list[Node]) -> None:
+    store = GatedStore(MemoryStore())
+    node = Node(store, controller)
+    nodes.append(node)
+    await node.open(1)
+    slots = []
+    for count in (1, 2, 3):
+        node.append(1)
+        slots = await store.until_waiting(count)
+    await store.release(slots[2])
+    await store.release(slots[1])
+    assert node.acknowledged == []
+    assert node.handles[1].confirmed_offset == 0
+    await store.release(slots[0])
+    assert node.acknowledged == [(1, 1), (1, 2), (1, 3)]
+
+
+async def test_a_refused_group_changes_nothing(controller: MemoryController, nodes: list[Node]) -> None:
+    node = Node(MemoryStore(), controller)
+    nodes.append(node)
+    await node.open(1, 2)
+    with pytest.raises(NotContiguous):
+        node.append_group([entry(1, 0, 2), entry(2, 0), entry(1, 3)])
+    with pytest.raises(StreamNotOpened):
+        node.append_group([entry(1, 0, 2), entry(3, 0)])
+    assert node.handles[1].next_offset == 0
+    await node.write(1)
+    assert node.acknowledged == [(1, 1)]
+
+
+async def test_full_is_announced_then_appends_are_refused_then_there_is_room(controller: MemoryController, nodes: list[Node]) -> None:
+    store = GatedStore(MemoryStore())
+    node = Node(store, controller, config=replace(FAST, wal_unacknowledged_bytes_max=10_000, append_overshoot_bytes_max=5_000))
+    nodes.append(node)
+    await node.open(1)
+    while not node.storage.is_full:
+        node.append(1, size=1_000)
+    waiter = asyncio.ensure_future(node.storage.wait_for_room())
+    while node.storage.backlog_bytes < 14_000:
+        node.append(1, size=1_000)
+    with pytest.raises(WalFull):
+        node.append(1, size=1_000)
+    assert node.storage.backlog_bytes <= 15_000
+    before = node.handles[1].next_offset
+    (slot,) = await store.until_waiting(1)
+    await store.release(slot)
+    await asyncio.wait_for(waiter, 5)
+    node.append(1)
+    (slot,) = await store.until_waiting(1)
+    await store.release(slot)
+    await node.storage.flush()
+    assert node.handles[1].confirmed_offset == before + 1
+
+
+async def test_transient_failures_and_lost_replies_keep_the_slot(controller: MemoryController, nodes: list[Node]) -> None:
+    memory = MemoryStore()
+    store = FaultyStore(memory, Random(1))
+    node = Node(store, controller)
+    nodes.append(node)
+    await node.open(1)
+    for fault in (Fault.THROTTLED, Fault.RESET, Fault.LOST_RESPONSE, Fault.CONFLICT):
+        store.script(fault, WAL_PUTS, count=2)
+        await node.write(1)
+    assert [end for _, end in node.acknowledged] == [1, 2, 3, 4]
+    assert len(await keys(memory, "wal/")) == 4
+    assert store.scripted_count == 0
+
+
+async def test_a_damaged_comparison_is_no_fence(controller: MemoryController, nodes: list[Node]) -> None:
+    store = FaultyStore(MemoryStore(), Random(1))
+    node = Node(store, controller)
+    nodes.append(node)
+    await node.open(1)
+    store.script(Fault.LOST_RESPONSE, WAL_PUTS)
+    store.script(Fault.FLIPPED_BIT, Selection(frozenset({"get_tail"})))
+    await node.write(1)
+    assert node.acknowledged == [(1, 1)]
+    assert not node.storage.fenced
+
+
+# --- fencing ----------------------------------------------------------------------------------------------------
+
+
+async def test_a_fenced_writer_acknowledges_nothing_even_if_later_slots_are_written(
+    controller: MemoryController, nodes: list[Node]
+) -> None:
+    memory = MemoryStore()
+    store = GatedStore(memory)
+    node = Node(store, controller)
+    nodes.append(node)
+    await node.open(1)
+    slots = []
+    for count in (1, 2, 3):
+        node.append(1)
+        slots = await store.until_waiting(count)
+    await memory.put_if_absent(slots[0], fence_object(OTHER, WalSequence(0)))
+    await store.release(slots[2])
+    await store.release(slots[1])
+    await store.release(slots[0])
+    assert node.acknowledged == []
+    assert [end for _, end, _ in node.failed] == [1, 2, 3]
+    assert all(isinstance(error, WalFenced) for _, _, error in node.failed)
+    assert node.storage.fenced
+    assert len(node.fenced_by) == 1
+    with pytest.raises(WalFenced):
+        node.append(1)
+    with pytest.raises(WalFenced):
+        await node.storage.flush()
+
+
+async def test_a_slot_that_cannot_be_written_ends_the_writer(controller: MemoryController, nodes: list[Node]) -> None:
+    store = FaultyStore(MemoryStore(), Random(1))
+    node = Node(store, controller, config=replace(FAST, wal_put_deadline_ms=20))
+    nodes.append(node)
+    await node.open(1)
+    store.down = True
+    node.append(1)
+    with pytest.raises(WalFailed):
+        await node.storage.flush()
+    assert isinstance(node.failed[0][2], WalFailed)
+    store.down = False
+    await settle()
+    assert await keys(MemoryStore(), "wal/") == []
+
+
+async def test_an_epoch_that_was_used_before_may_not_start(controller: MemoryController, nodes: list[Node]) -> None:
+    store = MemoryStore()
+    first = Node(store, controller)
+    second = Node(store, controller)
+    nodes += [first, second]
+    await first.open(1)
+    await first.write(1)
+    with pytest.raises(WalFenced):
+        await second.storage.start()
+
+
+async def test_nothing_is_acknowledged_while_the_session_is_lost(controller: MemoryController, nodes: list[Node]) -> None:
+    node = Node(MemoryStore(), controller)
+    nodes.append(node)
+    await node.open(1)
+    node.storage.stop_acknowledging()
+    node.append(1)
+    await until(lambda: node.storage.wal_end == 1 and node.storage.backlog_bytes > 0)
+    await settle()
+    node.append(1)
+    await settle()
+    assert node.acknowledged == []
+    assert node.handles[1].confirmed_offset == 0
+    node.storage.resume_acknowledging()
+    await node.storage.flush()
+    assert node.acknowledged == [(1, 1), (1, 2)]
+    assert node.storage.backlog_bytes == 0
+
+
+async def test_what_is_held_back_fails_when_the_writer_is_fenced(controller: MemoryController, nodes: list[Node]) -> None:
+    memory = MemoryStore()
+    node = Node(memory, controller)
+    nodes.append(node)
+    await node.open(1)
+    node.storage.stop_acknowledging()
+    node.append(1)
+    await settle()
+    await memory.put_if_absent(wal_key(node.identity, WalSequence(1)), fence_object(OTHER, WalSequence(1)))
+    node.append(1)
+    await until(lambda: node.storage.fenced)
+    assert node.acknowledged == []
+    assert [end for _, end, _ in node.failed] == [1, 2]
+
+
+# --- merge ----------------------------------------------------------------------------------------------------
+
+
+async def cut(node: Node) -> None:
+    node.storage._cut()
+    await node.storage._uploader.drained()
+
+
+async def test_merge_commits_in_order_and_lets_go_of_the_slots(controller: MemoryController, nodes: list[Node]) -> None:
+    store = MemoryStore()
+    config = replace(FAST, stream_object_bytes_min=2_000, wal_delete_grace_ms=0)
+    node = Node(store, controller, config=config)
+    nodes.append(node)
+    await node.open(1, 2, 3)
+    for _ in range(3):
+        node.append_group([entry(key, node.handles[key].next_offset, size=1_000 if key == 1 else 10) for key in (1, 2, 3)])
+        await node.storage.flush()
+    await cut(node)
+    (commit,) = controller.commits
+    assert commit.wal_committed == 3
+    assert sorted((item.role, len(item.ranges)) for item in commit.objects) == [(ObjectRole.STREAM_SET, 2), (ObjectRole.STREAM, 1)]
+    assert node.handles[1].committed_offset == 3
+    assert node.storage.uncommitted_bytes == 0
+    await until(lambda: not store._keys or not store._keys[-1].startswith("wal/"))
+    node.storage._cache.drop([StreamId(1), StreamId(2)])
+    assert await node.read_all(1) == [0, 1, 2]
+    assert await node.read_all(2, 1) == [1, 2]
+
+
+async def test_blocks_are_cut_by_size_and_committed_in_order_though_uploads_are_not(
+    controller: MemoryController, nodes: list[Node]
+) -> None:
+    store = GatedStore(MemoryStore(), prefix="data/")
+    node = Node(store, controller, config=replace(FAST, block_bytes_max=4_000, log_cache_bytes_max=100_000))
+    nodes.append(node)
+    await node.open(1)
+    for _ in range(3):
+        await node.write(1, size=4_000)
+    waiting = await store.until_waiting(3)
+    by_number = sorted(waiting, key=lambda key: int(key.rsplit("/", 1)[1]))
+    await store.release(by_number[2])
+    await store.release(by_number[1])
+    assert controller.commits == []
+    await store.release(by_number[0])
+    await node.storage._uploader.drained()
+    assert [commit.wal_committed for commit in controller.commits] == [1, 2, 3]
+    assert controller.streams[StreamId(1)].end_offset == 3
+
+
+async def test_a_controller_that_fails_delays_commits_but_not_appends(controller: MemoryController, nodes: list[Node]) -> None:
+    store = FaultyStore(MemoryStore(), Random(1))
+    node = Node(store, controller)
+    nodes.append(node)
+    await node.open(1)
+    await node.write(1)
+    node.metadata.refuse("prepare_objects", 2)
+    node.metadata.refuse("commit", 3)
+    node.metadata.lose_reply("commit", 2)
+    store.script(Fault.LOST_RESPONSE, Selection(frozenset({"put"}), "data/"))
+    store.script(Fault.THROTTLED, Selection(frozenset({"put"}), "data/"))
+    node.storage._cut()
+    await node.write(1)
+    assert len(node.acknowledged) == 2
+    await node.storage._uploader.drained()
+    await cut(node)
+    assert controller.streams[StreamId(1)].end_offset == 2
+    assert node.handles[1].committed_offset == 2
+
+
+async def test_uncommitted_bytes_push_back_when_commits_fail_for_long(controller: MemoryController, nodes: list[Node]) -> None:
+    config = replace(FAST, block_bytes_max=4_000, log_cache_bytes_max=20_000, append_overshoot_bytes_max=4_000)
+    node = Node(MemoryStore(), controller, config=config)
+    nodes.append(node)
+    await node.open(1)
+    node.metadata.commit_gate.clear()
+    while not node.storage.is_full:
+        await node.write(1, size=2_000)
+    await node.write(1, size=2_000)
+    with pytest.raises(WalFull):
+        await node.write(1, size=4_000)
+    waiter = asyncio.ensure_future(node.storage.wait_for_room())
+    node.metadata.commit_gate.set()
+    await asyncio.wait_for(waiter, 5)
+    await node.write(1)
+    assert not node.failed
+
+
+async def test_a_node_fenced_by_the_controller_stops(controller: MemoryController, nodes: list[Node]) -> None:
+    node = Node(MemoryStore(), controller)
+    nodes.append(node)
+    await node.open(1)
+    await node.write(1)
+    controller.fence(node.identity)
+    await cut(node)
+    assert node.storage.fenced
+    assert len(node.fenced_by) == 1
+    assert controller.commits == []
+    with pytest.raises(WalFenced):
+        node.append(1)
+
+
+async def test_a_stream_fenced_by_the_controller_does_not_hold_up_the_others(controller: MemoryController, nodes: list[Node]) -> None:
+    node = Node(MemoryStore(), controller)
+    nodes.append(node)
+    await node.open(1, 2)
+    await node.write(1)
+    await node.write(2)
+    controller.streams[StreamId(1)].owner = OTHER
+    await cut(node)
+    assert controller.streams[StreamId(2)].end_offset == 1
+    assert controller.streams[StreamId(1)].end_offset == 0
+    assert not node.storage.fenced
+    with pytest.raises(StreamFenced):
+        node.append(1)
+    await node.write(2)
+    await node.storage.close_streams([node.handles[1], node.handles[2]])
+    assert not controller.streams[StreamId(2)].opened
+
+
+async def test_a_group_of_a_stream_that_was_fenced_meanwhile_is_not_acknowledged(controller: MemoryController, nodes: list[Node]) -> None:
+    store = GatedStore(MemoryStore())
+    node = Node(store, controller)
+    nodes.append(node)
+    await node.open(1, 2)
+    node.append(1)
+    node.append(2)
+    (slot,) = await store.until_waiting(1)
+    node.storage._on_stream_fenced(StreamId(1))
+    await store.release(slot)
+    assert node.acknowledged == [(2, 1)]
+    ((stream_id, _, error),) = node.failed
+    assert stream_id == 1
+    assert isinstance(error, StreamFenced)
+    await cut(node)
+    assert controller.streams[StreamId(2)].end_offset == 1
+
+
+# --- closing and reopening ----------------------------------------------------------------------------------------------------
+
+
+async def test_close_commits_in_place_and_rewrites_nothing(controller: MemoryController, nodes: list[Node]) -> None:
+    store = MemoryStore()
+    node = Node(store, controller, config=replace(FAST, wal_delete_grace_ms=0))
+    nodes.append(node)
+    one, two = await node.open(1, 2)
+    await node.write(1)
+    await node.write(2)
+    node.append(1, 3)
+    await node.storage.close_streams([one])
+    (commit,) = controller.commits
+    assert [item.role for item in commit.objects] == [ObjectRole.WAL, ObjectRole.WAL]
+    assert [close.end_offset for close in commit.closes] == [4]
+    assert await keys(store, "data/") == []
+    with pytest.raises(StreamNotOpened):
+        node.append(1)
+    reader = Node(store, controller, node_id=2)
+    nodes.append(reader)
+    assert await reader.read_all(1) == [0, 1, 2, 3]
+    await cut(node)
+    assert two.committed_offset == 1
+    await until(lambda: wal_key(node.identity, WalSequence(1)) not in store._objects)
+    left = await keys(store, "wal/1/")
+    assert left == [wal_key(node.identity, WalSequence(0)), wal_key(node.identity, WalSequence(2))]
+    assert await reader.read_all(1) == [0, 1, 2, 3]
+
+
+async def test_close_while_the_merge_of_the_same_stream_is_under_way(controller: MemoryController, nodes: list[Node]) -> None:
+    store = GatedStore(MemoryStore(), prefix="data/")
+    node = Node(store, controller)
+    nodes.append(node)
+    one, two = await node.open(1, 2)
+    await node.write(1)
+    await node.write(2)
+    node.storage._cut()
+    (data,) = await store.until_waiting(1)
+    await node.write(1)
+    await node.storage.close_streams([one])
+    assert controller.streams[StreamId(1)].end_offset == 2
+    (again,) = await node.open(1, epoch=2)
+    assert again.next_offset == 2
+    await node.write(1)
+    await store.release(data)
+    await node.storage._uploader.drained()
+    assert two.committed_offset == 1
+    assert [item.role for item in controller.commits[-1].objects] == [ObjectRole.STREAM_SET]
+    assert [part.stream_id for part in controller.commits[-1].objects[0].ranges] == [2]
+    node.storage._cut()
+    await store.release((await store.until_waiting(1))[0])
+    await node.storage._uploader.drained()
+    assert again.committed_offset == 3
+    assert await node.read_all(1) == [0, 1, 2]
+
+
+async def test_close_waits_for_a_commit_whose_outcome_is_unknown(controller: MemoryController, nodes: list[Node]) -> None:
+    node = Node(MemoryStore(), controller)
+    nodes.append(node)
+    (one,) = await node.open(1)
+    await node.write(1)
+    node.metadata.lose_reply("commit", 3)
+    node.storage._cut()
+    await settle()
+    await node.write(1)
+    await node.storage.close_streams([one])
+    assert controller.streams[StreamId(1)].end_offset == 2
+    assert not controller.streams[StreamId(1)].opened
+    assert await node.read_all(1) == [0, 1]
+
+
+@pytest.mark.parametrize("gate", ["refuse", "lose_reply"])
+async def test_close_is_repeated_until_the_controller_answers(controller: MemoryController, nodes: list[Node], gate: str) -> None:
+    node = Node(MemoryStore(), controller)
+    nodes.append(node)
+    handles = await node.open(1, 2)
+    await node.write(1)
+    getattr(node.metadata, gate)("commit", 3)
+    await node.storage.close_streams(handles)
+    assert controller.streams[StreamId(1)].end_offset == 1
+    assert not controller.streams[StreamId(1)].opened
+    assert not controller.streams[StreamId(2)].opened
+
+
+async def test_a_cancelled_close_goes_on(controller: MemoryController, nodes: list[Node]) -> None:
+    node = Node(MemoryStore(), controller)
+    nodes.append(node)
+    (one,) = await node.open(1)
+    await node.write(1)
+    node.metadata.commit_gate.clear()
+    closing = asyncio.ensure_future(node.storage.close_streams([one]))
+    await settle()
+    closing.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await closing
+    (result,) = await node.storage.open_streams([OpenStream(StreamId(1), StreamEpoch(2))])
+    assert isinstance(result, StreamNotClosed)
+    node.metadata.commit_gate.set()
+    await until(lambda: not controller.streams[StreamId(1)].opened)
+    await until(lambda: not node.storage._handles)
+    (again,) = await node.open(1, epoch=2)
+    assert again.next_offset == 1
+
+
+async def test_a_stream_moves_away_and_back(controller: MemoryController, nodes: list[Node]) -> None:
+    store = MemoryStore()
+    a, b = Node(store, controller, 1), Node(store, controller, 2)
+    nodes += [a, b]
+    for epoch in range(1, 8):
+        node = a if epoch % 2 else b
+        (handle,) = await node.open(1, epoch=epoch)
+        assert handle.next_offset == (epoch - 1) * 2
+        await node.write(1)
+        if epoch % 3 == 0:
+            await cut(node)
+        await node.write(1)
+        await node.storage.close_streams([handle])
+        del node.handles[1]
+    for node in (a, b):
+        await cut(node)
+        assert await node.read_all(1) == list(range(14))
+
+
+async def test_many_ranges_are_merged_before_a_close(controller: MemoryController, nodes: list[Node]) -> None:
+    node = Node(MemoryStore(), controller, config=replace(FAST, close_in_place_ranges_max=5))
+    nodes.append(node)
+    handles = await node.open(1, 2)
+    for _ in range(4):
+        node.append(1)
+        node.append(2)
+        await node.storage.flush()
+    await node.storage.close_streams(handles)
+    merge, close = controller.commits
+    assert [item.role for item in merge.objects] == [ObjectRole.STREAM_SET]
+    assert close.objects == ()
+    assert len(close.closes) == 2
+
+
+async def test_closing_more_than_fits_into_one_commit(controller: MemoryController, nodes: list[Node]) -> None:
+    node = Node(MemoryStore(), controller, config=replace(FAST, commit_ranges_max=3, commit_closes_max=2))
+    nodes.append(node)
+    handles = await node.open(1, 2, 3, 4, 5)
+    for _ in range(3):
+        node.append_group([entry(key, node.handles[key].next_offset) for key in (1, 2, 3, 4, 5)])
+        await node.storage.flush()
+    await node.storage.close_streams(handles)
+    assert all(not stream.opened and stream.end_offset == 3 for stream in controller.streams.values())
+
+
+async def test_an_orderly_end_leaves_nothing_to_recover(controller: MemoryController, nodes: list[Node]) -> None:
+    node = Node(MemoryStore(), controller)
+    nodes.append(node)
+    handles = await node.open(1, 2)
+    await node.write(1)
+    await node.write(2)
+    await node.storage.close_streams(handles)
+    await node.storage.close()
+    assert controller.wals[node.identity].committed == node.storage.wal_end == 2
+    with pytest.raises(WalClosed):
+        node.append(1)
+
+
+# --- reading ----------------------------------------------------------------------------------------------------
+
+
+async def test_reads_cross_from_objects_into_memory(controller: MemoryController, nodes: list[Node]) -> None:
+    node = Node(MemoryStore(), controller)
+    nodes.append(node)
+    await node.open(1)
+    for _ in range(4):
+        await node.write(1, 2)
+    await cut(node)
+    node.storage._cache.drop([StreamId(1)])
+    for _ in range(3):
+        await node.write(1, 2)
+    assert node.storage.read_cached(StreamId(1), 0, 14, 1 << 20) is None
+    assert node.storage._cache.start_of(StreamId(1)) == 8
+    assert await node.read_all(1) == list(range(14))
+    assert await node.read_all(1, 5) == list(range(5, 14))
+    assert offsets(await node.storage.read(StreamId(1), Offset(9), Offset(12), 1)) == [8, 9]
+    assert await node.storage.read(StreamId(1), Offset(14), Offset(14), 100) == []
+
+
+async def test_a_place_that_nobody_knows_is_an_error(controller: MemoryController, nodes: list[Node]) -> None:
+    node = Node(MemoryStore(), controller)
+    nodes.append(node)
+    await node.open(1)
+    with pytest.raises(OffsetOutOfRange):
+        await node.storage.read(StreamId(1), Offset(3), Offset(9), 100)
+
+
+async def test_timestamps_are_found_in_objects_and_in_memory(controller: MemoryController, nodes: list[Node]) -> None:
+    node = Node(MemoryStore(), controller)
+    nodes.append(node)
+    await node.open(1)
+    for _ in range(4):
+        await node.write(1, 2)
+    await cut(node)
+    node.storage._cache.drop([StreamId(1)])
+    for _ in range(2):
+        await node.write(1, 2)
+    for offset in range(12):
+        assert await node.storage.offset_for_timestamp(StreamId(1), 1_000 + offset, Offset(12)) == (offset, 1_000 + offset)
+    assert await node.storage.offset_for_timestamp(StreamId(1), 5, Offset(12)) == (0, 1_000)
+    assert await node.storage.offset_for_timestamp(StreamId(1), 1_012, Offset(12)) is None
+    assert await node.storage.offset_for_timestamp(StreamId(1), 1_009, Offset(9)) is None
+
+
+async def test_trim(controller: MemoryController, nodes: list[Node]) -> None:
+    node = Node(MemoryStore(), controller)
+    nodes.append(node)
+    (handle,) = await node.open(1)
+    await node.write(1, 4)
+    await node.storage.trim(handle, Offset(2))
+    assert handle.start_offset == 2
+    await node.write(1, 4)
+    await cut(node)
+    assert controller.streams[StreamId(1)].end_offset == 8
+
+
+async def test_unusual_errors_of_the_store_are_retried(controller: MemoryController, nodes: list[Node]) -> None:
+    store = GatedStore(MemoryStore())
+    node = Node(store, controller)
+    nodes.append(node)
+    await node.open(1)
+    node.append(1)
+    for error in (Unavailable("put", "k", "x"), Throttled("put", "k"), TimeoutError()):
+        (slot,) = await store.until_waiting(1)
+        await store.release(slot, error)
+    (slot,) = await store.until_waiting(1)
+    await store.release(slot)
+    assert node.acknowledged == [(1, 1)]

@@ -1,0 +1,133 @@
+"""The rules of group commit, as lists of events at given times."""
+
+from dataclasses import replace
+
+import pytest
+
+from stream.config import StreamConfig
+from stream.errors import WalClosed
+from stream.ids import WalSequence
+from stream.wal.core import Bulk, WalCore
+
+MIB = 1 << 20
+CONFIG = StreamConfig()
+
+
+def started(core: WalCore[str], now: float) -> list[Bulk[str]]:
+    bulks: list[Bulk[str]] = []
+    while (bulk := core.next_bulk(now)) is not None:
+        bulks.append(bulk)
+        core.check_invariants()
+    return bulks
+
+
+def groups(bulks: list[Bulk[str]]) -> list[list[str]]:
+    return [bulk.groups for bulk in bulks]
+
+
+def test_an_idle_wal_writes_at_once() -> None:
+    core: WalCore[str] = WalCore(CONFIG)
+    core.append("a", 100, 10.0)
+    assert core.wake_at(10.0) == 10.0
+    assert groups(started(core, 10.0)) == [["a"]]
+
+
+def test_below_the_rate_a_second_slot_waits_for_the_short_linger_or_the_first_put() -> None:
+    core: WalCore[str] = WalCore(CONFIG)
+    core.append("a", 100, 10.0)
+    (first,) = started(core, 10.0)
+    core.append("b", 100, 10.001)
+    core.append("c", 100, 10.002)
+    assert started(core, 10.030) == []
+    assert core.wake_at(10.030) == pytest.approx(10.041)
+    assert groups(started(core, 10.0411)) == [["b", "c"]]
+    core.append("d", 100, 10.05)
+    core.put_succeeded(first.sequence)
+    core.put_succeeded(WalSequence(1))
+    assert groups(started(core, 10.051)) == [["d"]]
+
+
+def test_above_the_rate_slots_are_filled_for_the_long_linger() -> None:
+    core: WalCore[str] = WalCore(CONFIG)
+    now, puts = 10.0, 0
+    for step in range(1_200):  # 20 MB/s for 6 s, in appends of 100 kB; the first second is the ramp
+        now = 10.0 + step * 0.005
+        core.append(str(step), 100_000, now)
+        for bulk in started(core, now):
+            core.put_succeeded(bulk.sequence)
+            puts += step >= 200
+    assert puts / 100 < 0.5  # per MB
+
+
+def test_above_the_rate_a_pause_with_nothing_in_flight_closes_the_slot() -> None:
+    core: WalCore[str] = WalCore(CONFIG)
+    for step in range(7):
+        core.append(str(step), MIB, 10.0 + step * 0.001)
+    assert started(core, 10.006) == []
+    wake_at = core.wake_at(10.006)
+    assert wake_at is not None
+    assert wake_at < 10.1
+    assert len(started(core, wake_at)) == 1
+
+
+def test_a_slot_closes_at_its_size_and_a_group_is_never_split() -> None:
+    core: WalCore[str] = WalCore(CONFIG)
+    core.append("a", 100, 10.0)
+    started(core, 10.0)
+    core.append("b", 7 * MIB, 10.0)
+    core.append("c", 2 * MIB, 10.0)
+    core.append("d", 30 * MIB, 10.0)
+    assert groups(started(core, 10.0)) == [["b"], ["c"], ["d"]]
+
+
+def test_acknowledgements_are_in_slot_order_whatever_the_store_does() -> None:
+    core: WalCore[str] = WalCore(CONFIG)
+    for name in "abc":
+        core.append(name, 8 * MIB, 10.0)
+    bulks = started(core, 10.0)
+    assert [bulk.sequence for bulk in bulks] == [0, 1, 2]
+    assert core.put_succeeded(WalSequence(2)) == []
+    assert core.put_succeeded(WalSequence(1)) == []
+    core.check_invariants()
+    assert groups(core.put_succeeded(WalSequence(0))) == [["a"], ["b"], ["c"]]
+    assert core.unacknowledged_bytes == 0
+    assert core.acknowledged_end == 3
+
+
+def test_only_so_many_puts_are_in_flight_and_the_open_slot_fills_meanwhile() -> None:
+    core: WalCore[str] = WalCore(replace(CONFIG, wal_in_flight_max=2, wal_linger_ms=0))
+    for name in "ab":
+        core.append(name, 10, 10.0)
+        assert len(started(core, 10.0)) == 1
+    for name in "cde":
+        core.append(name, 10, 10.0)
+    assert started(core, 99.0) == []
+    assert core.wake_at(99.0) is None
+    core.put_succeeded(WalSequence(1))
+    assert groups(started(core, 99.0)) == [["c", "d", "e"]]
+
+
+def test_flush_closes_the_open_slot() -> None:
+    core: WalCore[str] = WalCore(CONFIG)
+    core.append("a", 10, 10.0)
+    started(core, 10.0)
+    core.append("b", 10, 10.0)
+    assert core.flush() == 2
+    assert core.flush() == 2
+    assert groups(started(core, 10.0)) == [["b"]]
+    assert core.acknowledged_end == 0
+
+
+def test_after_a_failure_nothing_is_acknowledged() -> None:
+    core: WalCore[str] = WalCore(CONFIG)
+    for name in "abc":
+        core.append(name, 8 * MIB, 10.0)
+    started(core, 10.0)
+    core.append("d", 10, 10.0)
+    core.put_succeeded(WalSequence(1))
+    assert groups(core.fail()) == [["a"], ["b"], ["c"], ["d"]]
+    core.check_invariants()
+    assert core.put_succeeded(WalSequence(0)) == []
+    assert core.next_bulk(11.0) is None
+    with pytest.raises(WalClosed):
+        core.append("e", 1, 11.0)
