@@ -7,7 +7,7 @@ Source: AutoMQ `StreamControlManager#commitStreamSetObject`, `reference/automq.m
 """
 
 from controller.managers.checks import check_count, check_epoch, check_node, check_owner
-from controller.managers.log_changes import LogChanges, check_object
+from controller.managers.log_changes import RANGES_MAX, LogChanges, check_objects
 from controller.managers.replacement import NewRange, replace_ranges
 from controller.managers.result import Refused, Result
 from controller.metadata.image import MetadataImage
@@ -17,9 +17,7 @@ from controller.rpc.messages import CloseItem, Commit, CommitObject, ReplacedIte
 from stream.ids import Millis, ObjectId, StreamId, WalSequence
 from stream.ports import ObjectRole, WalIdentity
 
-RANGES_MAX = 20_000
 CLOSES_MAX = 2_000
-OBJECTS_MAX = 1_000
 
 
 def commit(image: MetadataImage, request: Commit, now_ms: Millis) -> Result[None]:
@@ -38,16 +36,12 @@ def commit(image: MetadataImage, request: Commit, now_ms: Millis) -> Result[None
 
 
 def _check_limits(request: Commit) -> None:
-    check_count("objects", len(request.objects), OBJECTS_MAX)
-    check_count("ranges", sum(len(item.ranges) for item in request.objects), RANGES_MAX)
     check_count("replaced ranges", len(request.replaced), RANGES_MAX)
     check_count("closes", len(request.closes), CLOSES_MAX)
-    for item in request.objects:
-        check_object(item)
-    keys = {item.key for item in request.objects}
+    check_objects(request.objects)
     ids = [item.object_id for item in request.objects if item.object_id is not None]
-    if len(keys) != len(request.objects) or len(set(ids)) != len(ids):
-        raise Refused(Status.DUPLICATE_IN_REQUEST, "an object is in the request twice")
+    if len(set(ids)) != len(ids):
+        raise Refused(Status.DUPLICATE_IN_REQUEST, "an object id is in the request twice")
 
 
 class _Commit:

@@ -6,6 +6,7 @@ bridged. Source: AutoMQ `StreamControlManager#streamContinuityCheck`, trap numbe
 
 from collections.abc import Sequence
 
+from controller.managers.checks import check_count
 from controller.managers.result import Refused
 from controller.metadata.image import MetadataImage
 from controller.metadata.records import ObjectCommitted, RangeEntry, Record
@@ -16,6 +17,8 @@ from stream.keys import parse_wal_key
 from stream.ports import ObjectRole, WalIdentity
 
 KEY_CHARS_MAX = 1_024
+OBJECTS_MAX = 1_000
+RANGES_MAX = 20_000
 
 
 class LogChanges:
@@ -27,7 +30,6 @@ class LogChanges:
         self._now_ms = now_ms
         self._ends: dict[StreamId, Offset] = {}
         self._next_object_id = image.next_object_id
-        self._in_place: dict[str, ObjectId] = {}
 
     def end_of(self, stream: StreamState) -> Offset:
         return self._ends.get(stream.stream_id, stream.end_offset)
@@ -59,10 +61,12 @@ class LogChanges:
         if self.image.nodes.wal_is_past(writer, sequence):
             raise Refused(Status.OBJECT_NOT_EXIST, f"slot {sequence} of WAL {writer} lies below its committed slot: its object may be gone")
         known = self.image.objects.in_place(item.key)
-        object_id = known.object_id if known is not None else self._in_place.get(item.key, self._next_object_id)
-        if known is None and object_id == self._next_object_id:
-            self._in_place[item.key] = object_id
+        if known is None:
+            object_id = self._next_object_id
             self._next_object_id = ObjectId(object_id + 1)
+        else:
+            object_id = known.object_id
+            self._check_new_to(object_id, ranges)
         self.records.append(
             ObjectCommitted(
                 object_id,
@@ -77,6 +81,14 @@ class LogChanges:
             )
         )
 
+    def _check_new_to(self, object_id: ObjectId, ranges: Sequence[RangeEntry]) -> None:
+        """A slot holds one range of a stream: a second one is a contradiction. O(entries), for slots that are named already only."""
+        for part in ranges:
+            stream = self.image.streams.get(part.stream_id)
+            if stream is not None and any(entry.object_id == object_id for entry in stream.entries):
+                detail = f"stream {part.stream_id} has another range of object {object_id} already than [.., {part.end_offset})"
+                raise Refused(Status.OFFSET_NOT_MATCHED, detail)
+
 
 def slot_of(item: CommitObject, writer: WalIdentity) -> WalSequence:
     slot = parse_wal_key(item.key)
@@ -86,8 +98,17 @@ def slot_of(item: CommitObject, writer: WalIdentity) -> WalSequence:
     return slot.sequence
 
 
-def check_object(item: CommitObject) -> None:
-    """What must hold of any object, whatever the image says."""
+def check_objects(items: Sequence[CommitObject]) -> None:
+    """What must hold of the objects of any request, whatever the image says."""
+    check_count("objects", len(items), OBJECTS_MAX)
+    check_count("ranges", sum(len(item.ranges) for item in items), RANGES_MAX)
+    if len({item.key for item in items}) != len(items):
+        raise Refused(Status.DUPLICATE_IN_REQUEST, "an object key is in the request twice")
+    for item in items:
+        _check_object(item)
+
+
+def _check_object(item: CommitObject) -> None:
     if item.size_bytes <= 0 or not 0 < len(item.key) <= KEY_CHARS_MAX:
         raise Refused(Status.INVALID_REQUEST, f"object {item.key[:80]!r}: size {item.size_bytes} or key is not allowed")
     if len({part.stream_id for part in item.ranges}) != len(item.ranges):

@@ -11,10 +11,9 @@ from collections.abc import Collection
 
 import msgspec
 
-from controller.managers.checks import check_count, check_node
-from controller.managers.commits import OBJECTS_MAX, RANGES_MAX
+from controller.managers.checks import check_node
 from controller.managers.elections import ELECTIONS_PER_TRANSACTION_MAX, Elector
-from controller.managers.log_changes import LogChanges, check_object
+from controller.managers.log_changes import LogChanges, check_objects
 from controller.managers.result import Refused, Result
 from controller.metadata.image import MetadataImage
 from controller.metadata.nodes import WalState
@@ -57,7 +56,6 @@ def commit_recovered(image: MetadataImage, request: CommitRecovered, now_ms: Mil
         _check_recoverer(image, wal, request)
         changes = LogChanges(image, now_ms)
         for item in request.objects:
-            check_object(item)
             changes.commit_in_place(item, failed, _clipped(changes, item, failed))
     except Refused as refused:
         return refused.result()
@@ -70,8 +68,7 @@ def commit_recovered(image: MetadataImage, request: CommitRecovered, now_ms: Mil
 
 
 def _check_recoverer(image: MetadataImage, wal: WalState | None, request: CommitRecovered) -> None:
-    check_count("objects", len(request.objects), OBJECTS_MAX)
-    check_count("ranges", sum(len(item.ranges) for item in request.objects), RANGES_MAX)
+    check_objects(request.objects)
     name = f"the WAL of node {request.failed_node_id} epoch {request.failed_node_epoch}"
     if wal is None or wal.ended:
         raise Refused(Status.WAL_NOT_RECOVERABLE, f"{name} does not exist or has ended: there is nothing to recover")

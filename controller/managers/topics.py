@@ -1,7 +1,8 @@
 """Create and delete topics, add partitions.
 
 Invariant: each partition is made with its two streams and, if any broker is live, with its leader, in one transaction; deletion takes all
-of that away in one. Each topic of a request stands on its own. Source: KRaft `ReplicationControlManager`, `reference/protocol.md` section 3.
+of that away in one. Each topic of a request stands on its own.
+Source: KRaft `ReplicationControlManager`, `reference/protocol.md` section 3.
 """
 
 import re

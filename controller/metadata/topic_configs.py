@@ -5,6 +5,7 @@ so that tools find what they expect; the doc says where the effect differs. Sour
 """
 
 import difflib
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 from enum import IntEnum
@@ -13,6 +14,8 @@ INT32_MAX = (1 << 31) - 1
 INT64_MAX = (1 << 63) - 1
 VALUE_CHARS_MAX = 4_096
 _HOUR_MS = 3_600_000
+_INTEGER = re.compile(r"[+-]?[0-9]{1,19}")
+_DECIMAL = re.compile(r"[+-]?[0-9]{1,19}(\.[0-9]{1,19})?")
 
 
 class ConfigType(IntEnum):
@@ -75,10 +78,9 @@ class TopicConfig:
 
 
 def _number(value: str, kind: ConfigType) -> float | int | None:
-    try:
-        return float(value) if kind == ConfigType.DOUBLE else int(value)
-    except ValueError:
-        return None
+    if kind != ConfigType.DOUBLE:
+        return int(value) if _INTEGER.fullmatch(value) else None
+    return float(value) if _DECIMAL.fullmatch(value) else None
 
 
 def split_list(value: str) -> list[str]:

@@ -1,0 +1,223 @@
+"""A controller without shell: applies what managers answer to one image and checks the image's invariants after each transaction."""
+
+from collections.abc import Sequence
+from typing import TypeVar
+from uuid import UUID
+
+from controller.managers import commits, nodes, objects, recovery, streams, topics
+from controller.managers.elections import elect_leaderless
+from controller.managers.result import Result
+from controller.metadata.codec import decode_record, encode_record
+from controller.metadata.image import MetadataImage
+from controller.metadata.records import ClusterRecord, PartitionRecord, RangeEntry, Record
+from controller.metadata.snapshot import snapshot_records
+from controller.metadata.topics import leader_of
+from controller.rpc.messages import (
+    CloseItem,
+    Commit,
+    CommitObject,
+    CommitRecovered,
+    CreatedTopic,
+    CreateTopics,
+    DeleteTopics,
+    NewTopic,
+    OpenedStreamItem,
+    OpenStreamItem,
+    OpenStreams,
+    PreparedItem,
+    PrepareObjects,
+    Progress,
+    RegisterBroker,
+    ReplacedItem,
+    Status,
+    TrimStream,
+)
+from stream.ids import Millis, NodeEpoch, NodeId, ObjectId, Offset, StreamEpoch, StreamId, WalSequence
+from stream.keys import wal_key
+from stream.ports import ObjectRole, WalIdentity
+
+T = TypeVar("T")
+
+
+def part(stream_id: int, start: int, end: int) -> RangeEntry:
+    return RangeEntry(StreamId(stream_id), Offset(start), Offset(end), end - start, 10 * (end - start), Millis(end))
+
+
+def slot(writer: WalIdentity, sequence: int, *ranges: RangeEntry) -> CommitObject:
+    return CommitObject(
+        object_id=None, key=wal_key(writer, WalSequence(sequence)), role=ObjectRole.WAL, size_bytes=100, ranges=list(ranges)
+    )
+
+
+def uploaded(item: PreparedItem, *ranges: RangeEntry) -> CommitObject:
+    return CommitObject(object_id=item.object_id, key=item.key, role=ObjectRole.STREAM_SET, size_bytes=100, ranges=list(ranges))
+
+
+def replaced(stream_id: int, object_id: int, start: int, end: int) -> ReplacedItem:
+    return ReplacedItem(stream_id=StreamId(stream_id), object_id=ObjectId(object_id), start_offset=Offset(start), end_offset=Offset(end))
+
+
+def close(stream_id: int, epoch: int, end: int) -> CloseItem:
+    return CloseItem(stream_id=StreamId(stream_id), epoch=StreamEpoch(epoch), end_offset=Offset(end))
+
+
+def snapshot_of(image: MetadataImage) -> MetadataImage:
+    """The image as another process would load it, bytes and all."""
+    copy = MetadataImage()
+    copy.load_snapshot([decode_record(encode_record(record)) for record in snapshot_records(image)], image.end_offset)
+    return copy
+
+
+class Cluster:
+    def __init__(self) -> None:
+        self.image = MetadataImage()
+        self.now_ms = Millis(1_000)
+        self.live: set[NodeId] = set()
+        self.uuids = 0
+        self.apply([ClusterRecord("test")])
+
+    def new_uuid(self) -> UUID:
+        self.uuids += 1
+        return UUID(int=self.uuids)
+
+    def apply(self, records: Sequence[Record]) -> None:
+        self.image.apply_all(records)
+        self.image.check_invariants()
+
+    def run(self, result: Result[T], status: Status = Status.OK, *, records: int | None = None) -> T | None:
+        """Expect `status` (and so many records), apply."""
+        assert result.status == status, result.detail
+        assert status == Status.OK or (not result.records and result.detail)
+        assert records is None or len(result.records) == records, result.records
+        self.apply(result.records)
+        return result.value
+
+    def broker(self, node_id: int) -> WalIdentity:
+        """A new incarnation, live, with its tick."""
+        request = RegisterBroker(node_id=NodeId(node_id), incarnation_id=self.new_uuid(), host="h", port=9092, machine_host="m")
+        value = self.run(nodes.register_broker(self.image, request))
+        assert value is not None
+        self.live.add(value.node_id)
+        return WalIdentity(value.node_id, value.node_epoch)
+
+    def die(self, node: WalIdentity) -> None:
+        self.live.discard(node.node_id)
+        self.apply(nodes.fence_brokers(self.image, [node]))
+
+    def tick(self) -> None:
+        """What the controller does by itself between requests."""
+        self.apply(recovery.assign_recoveries(self.image, self.live))
+        self.apply(elect_leaderless(self.image, self.live))
+        self.apply(objects.expire_prepared(self.image, self.now_ms, 100))
+        self.apply(objects.destroy_unreferenced(self.image, self.now_ms, 100))
+
+    def create(self, topic: NewTopic, status: Status = Status.OK) -> CreatedTopic:
+        request = CreateTopics(topics=[topic])
+        result = topics.create_topics(self.image, request, new_uuid=self.new_uuid, live=self.live, defaults=topics.TopicDefaults())
+        value = self.run(result)
+        assert value is not None
+        assert value.topics[0].status == status, value.topics[0].detail
+        return value.topics[0]
+
+    def topic(self, name: str, partitions: int = 1) -> list[PartitionRecord]:
+        self.create(NewTopic(name=name, partitions=partitions))
+        return self.partitions(name)
+
+    def partitions(self, name: str) -> list[PartitionRecord]:
+        topic = self.image.topics.by_name(name)
+        assert topic is not None
+        return list(topic.partitions)
+
+    def delete(self, name: str) -> None:
+        topic = self.image.topics.by_name(name)
+        assert topic is not None
+        self.run(topics.delete_topics(self.image, DeleteTopics(topic_ids=[topic.topic_id])))
+
+    def open(self, node: WalIdentity, *pairs: tuple[int, int]) -> list[OpenedStreamItem]:
+        items = [OpenStreamItem(stream_id=StreamId(stream_id), epoch=StreamEpoch(epoch)) for stream_id, epoch in pairs]
+        value = self.run(streams.open_streams(self.image, OpenStreams(node_id=node.node_id, node_epoch=node.node_epoch, items=items)))
+        assert value is not None
+        return value.items
+
+    def open_one(self, node: WalIdentity, stream_id: int, epoch: int, status: Status = Status.OK) -> OpenedStreamItem:
+        item = self.open(node, (stream_id, epoch))[0]
+        assert item.status == status, item.detail
+        return item
+
+    def open_led(self, node: WalIdentity) -> None:
+        """Open both streams of everything that the node leads."""
+        for topic in list(self.image.topics):
+            for partition in topic.partitions:
+                if leader_of(partition) == node:
+                    self.open(node, (partition.meta_stream_id, partition.leader_epoch), (partition.data_stream_id, partition.leader_epoch))
+
+    def prepare(self, node: WalIdentity, count: int = 1) -> list[PreparedItem]:
+        request = PrepareObjects(node_id=node.node_id, node_epoch=node.node_epoch, count=count)
+        value = self.run(objects.prepare_objects(self.image, request, self.now_ms))
+        assert value is not None
+        return value.items
+
+    def commit(
+        self,
+        node: WalIdentity,
+        *items: CommitObject,
+        replaced: Sequence[ReplacedItem] = (),
+        closes: Sequence[CloseItem] = (),
+        wal: int | None = None,
+        status: Status = Status.OK,
+        records: int | None = None,
+    ) -> None:
+        request = Commit(
+            node_id=node.node_id,
+            node_epoch=node.node_epoch,
+            objects=list(items),
+            replaced=list(replaced),
+            closes=list(closes),
+            wal_committed=None if wal is None else WalSequence(wal),
+        )
+        self.run(commits.commit(self.image, request, self.now_ms), status, records=records)
+
+    def recover(
+        self,
+        node: WalIdentity,
+        failed: WalIdentity,
+        *items: CommitObject,
+        end: int | None = None,
+        status: Status = Status.OK,
+        records: int | None = None,
+    ) -> Progress | None:
+        request = CommitRecovered(
+            node_id=node.node_id,
+            node_epoch=node.node_epoch,
+            failed_node_id=failed.node_id,
+            failed_node_epoch=failed.node_epoch,
+            objects=list(items),
+            done=end is not None,
+            end=WalSequence(end or 0),
+        )
+        return self.run(recovery.commit_recovered(self.image, request, self.now_ms, live=self.live), status, records=records)
+
+    def trim(self, node: WalIdentity, stream_id: int, epoch: int, start: int, status: Status = Status.OK) -> None:
+        request = TrimStream(
+            node_id=node.node_id,
+            node_epoch=node.node_epoch,
+            stream_id=StreamId(stream_id),
+            epoch=StreamEpoch(epoch),
+            start_offset=Offset(start),
+        )
+        self.run(streams.trim_stream(self.image, request), status)
+
+    def spans(self, stream_id: int) -> list[tuple[int, int, int]]:
+        """(start, end, object id) of the stream's log."""
+        stream = self.image.streams.get(StreamId(stream_id))
+        assert stream is not None
+        return [(entry.start_offset, entry.end_offset, entry.object_id) for entry in stream.entries]
+
+    def end(self, stream_id: int) -> int:
+        stream = self.image.streams.get(StreamId(stream_id))
+        assert stream is not None
+        return stream.end_offset
+
+
+def stale(node: WalIdentity, by: int = 1) -> WalIdentity:
+    return WalIdentity(node.node_id, NodeEpoch(node.node_epoch - by))

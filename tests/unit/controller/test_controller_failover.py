@@ -1,0 +1,296 @@
+"""Registration, fencing, recovery, elections, leaving in order."""
+
+from uuid import UUID
+
+import msgspec
+import pytest
+from managers_cluster import Cluster, close, part, slot, stale
+
+from controller.managers import elections, nodes, recovery
+from controller.metadata.topics import NO_LEADER, leader_of
+from controller.rpc.messages import NewTopic, Progress, RegisterBroker, Status, UnregisterBroker
+from stream.ids import NodeEpoch, NodeId, WalSequence
+from stream.ports import WalIdentity
+
+
+@pytest.fixture
+def cluster() -> Cluster:
+    return Cluster()
+
+
+def registration(number: int, incarnation: int, **changes: object) -> RegisterBroker:
+    request = RegisterBroker(
+        node_id=NodeId(number), incarnation_id=UUID(int=incarnation), host="a.example", port=9092, machine_host="10.0.0.1"
+    )
+    return msgspec.structs.replace(request, **changes)
+
+
+def leave(cluster: Cluster, node: WalIdentity, wal_end: int, status: Status = Status.OK) -> Progress | None:
+    request = UnregisterBroker(node_id=node.node_id, node_epoch=node.node_epoch, wal_end=WalSequence(wal_end))
+    return cluster.run(nodes.unregister_broker(cluster.image, request, live=cluster.live), status)
+
+
+class TestRegistration:
+    def test_the_same_incarnation_gets_the_same_answer(self, cluster: Cluster) -> None:
+        first = cluster.run(nodes.register_broker(cluster.image, registration(-1, 7)), records=2)
+        again = cluster.run(nodes.register_broker(cluster.image, registration(-1, 7)), records=0)
+        assert first == again
+        assert first is not None
+        assert first.cluster_id == "test"
+
+    def test_the_lowest_free_id_is_given(self, cluster: Cluster) -> None:
+        cluster.broker(1)
+        cluster.broker(3)
+        assert [cluster.broker(-1).node_id for _ in range(2)] == [2, 4]
+
+    def test_a_new_incarnation_takes_the_place_of_the_older(self, cluster: Cluster) -> None:
+        old = cluster.broker(1)
+        new = cluster.broker(1)
+        assert new.node_epoch > old.node_epoch
+        assert not cluster.image.nodes.is_alive(old)
+        cluster.commit(old, status=Status.NODE_EPOCH_EXPIRED)
+
+    def test_epochs_are_never_used_twice_even_after_a_node_left(self, cluster: Cluster) -> None:
+        old = cluster.broker(1)
+        leave(cluster, old, 0)
+        assert cluster.image.nodes.get(old.node_id) is None
+        assert cluster.broker(1).node_epoch > old.node_epoch
+
+    def test_a_fenced_incarnation_does_not_come_back(self, cluster: Cluster) -> None:
+        cluster.run(nodes.register_broker(cluster.image, registration(1, 7)))
+        cluster.die(WalIdentity(NodeId(1), NodeEpoch(1)))
+        cluster.run(nodes.register_broker(cluster.image, registration(1, 7)), Status.NODE_FENCED)
+        cluster.run(nodes.register_broker(cluster.image, registration(1, 8)), records=2)
+
+    @pytest.mark.parametrize("changes", [{"port": 0}, {"port": 65_536}, {"host": "x" * 256}, {"node_id": -2}, {"rack": "r" * 256}])
+    def test_nonsense_is_refused(self, cluster: Cluster, changes: dict[str, object]) -> None:
+        cluster.run(nodes.register_broker(cluster.image, registration(1, 7, **changes)), Status.INVALID_REQUEST)
+
+    def test_fencing_does_not_harm_a_newer_start(self, cluster: Cluster) -> None:
+        old = cluster.broker(1)
+        new = cluster.broker(1)
+        assert nodes.fence_brokers(cluster.image, [old, stale(old), WalIdentity(NodeId(9), NodeEpoch(1))]) == []
+        assert len(nodes.fence_brokers(cluster.image, [new])) == 1
+
+
+class TestAppointment:
+    def test_a_live_broker_is_appointed_once(self, cluster: Cluster) -> None:
+        one, two = cluster.broker(1), cluster.broker(2)
+        assert recovery.assign_recoveries(cluster.image, cluster.live) == []
+        cluster.die(one)
+        cluster.tick()
+        wal = cluster.image.nodes.wal(one)
+        assert wal is not None
+        assert wal.recoverer == two
+        assert recovery.assign_recoveries(cluster.image, cluster.live) == []
+
+    def test_a_recoverer_that_dies_or_starts_again_is_replaced(self, cluster: Cluster) -> None:
+        one, two, three = (cluster.broker(n) for n in (1, 2, 3))
+        cluster.die(one)
+        cluster.tick()
+        cluster.die(two)
+        cluster.tick()
+        assert {wal.recoverer for wal in cluster.image.nodes.running_wals() if wal.writer != three} == {three}
+        new = cluster.broker(3)
+        cluster.tick()
+        assert {wal.recoverer for wal in cluster.image.nodes.running_wals() if wal.writer != new} == {new}
+
+    def test_several_recoveries_are_spread(self, cluster: Cluster) -> None:
+        dead = [cluster.broker(n) for n in (1, 2, 3, 4)]
+        cluster.broker(5), cluster.broker(6)
+        for node in dead:
+            cluster.die(node)
+        cluster.tick()
+        recoverers = [wal.recoverer.node_id for wal in cluster.image.nodes.running_wals() if wal.writer in dead]
+        assert sorted(recoverers) == [5, 5, 6, 6]
+
+    def test_nobody_alive_nobody_appointed(self, cluster: Cluster) -> None:
+        cluster.die(cluster.broker(1))
+        assert recovery.assign_recoveries(cluster.image, cluster.live) == []
+
+    def test_an_own_earlier_wal_is_recovered_too(self, cluster: Cluster) -> None:
+        old = cluster.broker(1)
+        cluster.topic("t")
+        cluster.open_led(old)
+        new = cluster.broker(1)
+        cluster.tick()
+        cluster.recover(new, old, slot(old, 0, part(1, 0, 5)), end=1)
+        assert leader_of(cluster.partitions("t")[0]) == new
+        assert cluster.open_one(new, 1, 1).end_offset == 5
+
+
+class TestRecovery:
+    @pytest.fixture
+    def dead(self, cluster: Cluster) -> WalIdentity:
+        """Broker 1 led t-0 (streams 0, 1) and committed [0, 5) of stream 1 from slot 0; broker 2 is asked to recover it."""
+        one = cluster.broker(1)
+        cluster.topic("t")
+        cluster.open_led(one)
+        cluster.commit(one, slot(one, 0, part(1, 0, 5)))
+        cluster.broker(2)
+        cluster.die(one)
+        cluster.tick()
+        return one
+
+    @pytest.fixture
+    def two(self, cluster: Cluster, dead: WalIdentity) -> WalIdentity:
+        node = cluster.image.nodes.get(NodeId(2))
+        assert node is not None
+        return WalIdentity(node.node_id, node.node_epoch)
+
+    def test_slots_are_clipped_streams_closed_leaders_elected_and_the_wal_ends(
+        self, cluster: Cluster, dead: WalIdentity, two: WalIdentity
+    ) -> None:
+        cluster.recover(two, dead, slot(dead, 0, part(1, 0, 5)), slot(dead, 1, part(0, 0, 2), part(1, 3, 9)))
+        assert [span[:2] for span in cluster.spans(1)] == [(0, 5), (5, 9)]
+        assert cluster.recover(two, dead, slot(dead, 2, part(1, 9, 12)), end=3) == Progress(remaining=0)
+        partition = cluster.partitions("t")[0]
+        assert (leader_of(partition), partition.leader_epoch, partition.replicas) == (two, 1, (1, 2))
+        opened = cluster.open_one(two, 1, 1)
+        assert opened.end_offset == 12
+        cluster.recover(two, dead, slot(dead, 2, part(1, 9, 12)), end=3, records=0)
+        cluster.recover(two, dead, end=4, status=Status.WAL_NOT_RECOVERABLE)
+
+    def test_a_repeated_chunk_adds_nothing(self, cluster: Cluster, dead: WalIdentity, two: WalIdentity) -> None:
+        for records in (1, 0):
+            cluster.recover(two, dead, slot(dead, 1, part(0, 0, 2), part(1, 5, 9)), records=records)
+
+    def test_a_gap_fails_closed(self, cluster: Cluster, dead: WalIdentity, two: WalIdentity) -> None:
+        cluster.recover(two, dead, slot(dead, 2, part(1, 6, 9)), end=3, status=Status.OFFSET_NOT_MATCHED)
+        assert leader_of(cluster.partitions("t")[0]) == dead
+
+    def test_trimmed_ahead_of_the_commit_is_no_gap(self, cluster: Cluster, two: WalIdentity) -> None:
+        three = cluster.broker(3)
+        cluster.live = {three.node_id}
+        topic = cluster.create(NewTopic(name="u"))
+        cluster.live = {two.node_id, three.node_id}
+        assert topic.topic_id is not None
+        partition = cluster.partitions("u")[0]
+        cluster.open_led(three)
+        cluster.trim(three, partition.data_stream_id, 0, 8)
+        cluster.die(three)
+        cluster.tick()
+        cluster.recover(two, three, slot(three, 1, part(partition.data_stream_id, 6, 9)), end=2)
+        assert cluster.end(partition.data_stream_id) == 9
+
+    def test_streams_that_were_closed_or_moved_are_left_alone(self, cluster: Cluster) -> None:
+        one = cluster.broker(1)
+        cluster.topic("t")
+        cluster.open_led(one)
+        cluster.commit(one, slot(one, 0, part(1, 0, 5)), closes=[close(1, 0, 5)])
+        two = cluster.broker(2)
+        cluster.die(one)
+        cluster.tick()
+        cluster.recover(two, one, slot(one, 1, part(1, 5, 9)), slot(one, 2, part(77, 0, 3)), records=0)
+        assert cluster.end(1) == 5
+
+    def test_only_the_appointed_recovers_and_only_slots_of_that_wal(self, cluster: Cluster, dead: WalIdentity, two: WalIdentity) -> None:
+        three = cluster.broker(3)
+        cluster.recover(three, dead, end=1, status=Status.WAL_NOT_RECOVERABLE)
+        cluster.recover(two, three, end=1, status=Status.WAL_NOT_RECOVERABLE)
+        cluster.recover(two, WalIdentity(NodeId(8), NodeEpoch(8)), end=1, status=Status.WAL_NOT_RECOVERABLE)
+        cluster.recover(two, dead, slot(two, 1, part(1, 5, 9)), status=Status.INVALID_REQUEST)
+        cluster.recover(two, dead, slot(dead, 1), slot(dead, 1), status=Status.DUPLICATE_IN_REQUEST)
+        cluster.die(two)
+        cluster.recover(two, dead, end=1, status=Status.NODE_FENCED)
+
+    def test_many_partitions_take_several_transactions(self, cluster: Cluster, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.setattr(recovery, "ELECTIONS_PER_TRANSACTION_MAX", 2)
+        one = cluster.broker(1)
+        cluster.topic("t", partitions=5)
+        cluster.open_led(one)
+        two = cluster.broker(2)
+        cluster.die(one)
+        cluster.tick()
+        remaining = []
+        for _ in range(3):
+            progress = cluster.recover(two, one, end=0)
+            assert progress is not None
+            remaining.append(progress.remaining)
+        assert remaining == [3, 1, 0]
+        assert {leader_of(partition) for partition in cluster.partitions("t")} == {two}
+        cluster.recover(two, one, end=0, records=0)
+
+    def test_a_second_recoverer_finds_less_to_do(self, cluster: Cluster, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.setattr(recovery, "ELECTIONS_PER_TRANSACTION_MAX", 1)
+        one = cluster.broker(1)
+        partitions = cluster.topic("t", partitions=2)
+        cluster.open_led(one)
+        two, three = cluster.broker(2), cluster.broker(3)
+        cluster.die(one)
+        cluster.tick()
+        slots = [slot(one, 0, *(part(partition.data_stream_id, 0, 5) for partition in partitions))]
+        cluster.recover(two, one, *slots, end=1)
+        cluster.open_led(three)
+        cluster.die(two)
+        cluster.tick()
+        assert cluster.recover(three, one, *slots, end=1) == Progress(remaining=0)
+        assert cluster.end(1) == cluster.end(3) == 5
+
+
+class TestElections:
+    def test_topics_made_without_brokers_get_leaders_when_one_comes(self, cluster: Cluster) -> None:
+        cluster.die(cluster.broker(1))
+        cluster.topic("t", partitions=3)
+        assert {leader_of(partition) for partition in cluster.partitions("t")} == {NO_LEADER}
+        assert elections.elect_leaderless(cluster.image, cluster.live) == []
+        two = cluster.broker(2)
+        cluster.apply(elections.elect_leaderless(cluster.image, cluster.live, partitions_max=2))
+        cluster.apply(elections.elect_leaderless(cluster.image, cluster.live))
+        assert {(leader_of(p), p.leader_epoch, p.replicas) for p in cluster.partitions("t")} == {(two, 1, (1, 2))}
+
+    def test_the_first_live_candidate_wins_and_others_spread(self, cluster: Cluster) -> None:
+        one = cluster.broker(1)
+        cluster.broker(2), cluster.broker(3)
+        cluster.create(NewTopic(name="t", assignment=[[NodeId(1), NodeId(3)]]))
+        cluster.create(NewTopic(name="u", assignment=[[NodeId(1)]] * 3))
+        cluster.open_led(one)
+        cluster.die(one)
+        cluster.tick()
+        wal = cluster.image.nodes.wal(one)
+        assert wal is not None
+        cluster.recover(wal.recoverer, one, end=0)
+        leaders = [partition.leader for partition in [*cluster.partitions("t"), *cluster.partitions("u")]]
+        assert leaders[0] == 3
+        assert sorted(leaders) == [2, 2, 3, 3]
+
+
+class TestLeaving:
+    def test_others_lead_afterwards_and_no_recovery_is_needed(self, cluster: Cluster) -> None:
+        one = cluster.broker(1)
+        cluster.topic("t", partitions=2)
+        two = cluster.broker(2)
+        cluster.open_led(one)
+        leave(cluster, one, 1, Status.STREAM_NOT_CLOSED)
+        cluster.commit(one, slot(one, 0, part(1, 0, 5)), closes=[close(stream_id, 0, 5 if stream_id == 1 else 0) for stream_id in range(4)])
+        assert leave(cluster, one, 1) == Progress(remaining=0)
+        assert leave(cluster, one, 1) == Progress(remaining=0)
+        cluster.tick()
+        assert {leader_of(partition) for partition in cluster.partitions("t")} == {two}
+        assert [wal.writer for wal in cluster.image.nodes.running_wals()] == [two]
+
+    def test_the_last_broker_leaves_partitions_without_leader(self, cluster: Cluster) -> None:
+        one = cluster.broker(1)
+        cluster.topic("t")
+        leave(cluster, one, 0)
+        assert leader_of(cluster.partitions("t")[0]) == NO_LEADER
+        new = cluster.broker(1)
+        cluster.tick()
+        assert leader_of(cluster.partitions("t")[0]) == new
+
+    def test_many_partitions_take_several_transactions(self, cluster: Cluster, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.setattr(nodes, "ELECTIONS_PER_TRANSACTION_MAX", 2)
+        one = cluster.broker(1)
+        cluster.topic("t", partitions=3)
+        cluster.broker(2)
+        assert leave(cluster, one, 0) == Progress(remaining=1)
+        assert leave(cluster, one, 0) == Progress(remaining=0)
+        assert cluster.image.nodes.get(one.node_id) is None
+
+    def test_who_may_not(self, cluster: Cluster) -> None:
+        one = cluster.broker(1)
+        cluster.commit(one, wal=3)
+        leave(cluster, one, 2, Status.OFFSET_NOT_MATCHED)
+        cluster.die(one)
+        leave(cluster, one, 3, Status.NODE_FENCED)
+        leave(cluster, WalIdentity(NodeId(9), NodeEpoch(9)), 3, Status.NODE_EPOCH_NOT_EXIST)

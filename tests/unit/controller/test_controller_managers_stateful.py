@@ -1,0 +1,278 @@
+"""Random requests, right and wrong, over all managers: the image stays whole, repeats change nothing, snapshots are faithful."""
+
+from typing import Any
+
+import hypothesis.strategies as st
+from hypothesis import HealthCheck, settings
+from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
+from managers_cluster import Cluster, close, part, replaced, slot, snapshot_of, uploaded
+
+from controller.managers import commits, nodes, objects, recovery, streams, topics
+from controller.managers.result import Result
+from controller.metadata.delta import MetadataDelta
+from controller.metadata.topics import leader_of
+from controller.rpc.messages import (
+    Commit,
+    CommitRecovered,
+    CreatePartitions,
+    NewPartitions,
+    NewTopic,
+    OpenStreamItem,
+    OpenStreams,
+    Status,
+    TrimStream,
+    UnregisterBroker,
+)
+from stream.ids import Millis, Offset, StreamEpoch, StreamId, WalSequence
+from stream.ports import WalIdentity
+
+NUMBERS = st.integers(0, 1 << 30)
+SMALL = st.integers(0, 6)
+OFF_BY = st.sampled_from([0, 0, 0, 0, 0, 0, -2, -1, 1])
+
+
+class Managers(RuleBasedStateMachine):
+    def __init__(self) -> None:
+        super().__init__()
+        self.cluster = Cluster()
+        self.incarnations: list[WalIdentity] = []
+        self.ends: dict[int, tuple[int, int]] = {}
+        self.slots: dict[WalIdentity, int] = {}
+
+    @property
+    def image(self) -> Any:
+        return self.cluster.image
+
+    def submit(self, result: Result[Any]) -> bool:
+        """Apply what a manager answers, if anything."""
+        delta = MetadataDelta.of(result.records)
+        before = {stream.stream_id: (stream.end_offset, stream.start_offset, stream.opened) for stream in self.image.streams}
+        self.cluster.apply(result.records)
+        after = {stream.stream_id: (stream.end_offset, stream.start_offset, stream.opened) for stream in self.image.streams}
+        changed = {stream_id for stream_id in before.keys() | after.keys() if before.get(stream_id) != after.get(stream_id)}
+        assert changed <= delta.stream_ids
+        assert result.status == Status.OK or not result.records
+        return result.status == Status.OK
+
+    def alive(self) -> list[WalIdentity]:
+        return [node for node in self.incarnations if self.image.nodes.is_alive(node)]
+
+    def node(self, number: int) -> WalIdentity:
+        """An incarnation; most of the time a living one."""
+        alive = self.alive()
+        pool = alive if alive and number % 9 else self.incarnations
+        return pool[number % len(pool)]
+
+    def stream(self, number: int) -> Any:
+        """A stream; most of the time an open one."""
+        known = sorted(self.image.streams, key=lambda stream: stream.stream_id)
+        opened = [stream for stream in known if stream.opened]
+        pool = opened if opened and number % 5 else known
+        return pool[number % len(pool)] if pool else None
+
+    def owner(self, stream: Any, number: int) -> WalIdentity:
+        """Its owner; now and then somebody else."""
+        return stream.owner if stream.opened and number % 7 else self.node(number)
+
+    @initialize()
+    def two_brokers_and_a_topic(self) -> None:
+        self.register(1)
+        self.register(2)
+        self.create("a", 3)
+        for number in (1, 2):
+            self.open_led(number)
+
+    @rule(node_id=st.integers(1, 4))
+    def register(self, node_id: int) -> None:
+        if node_id > 1 or not self.alive():
+            self.incarnations.append(self.cluster.broker(node_id))
+
+    @precondition(lambda self: self.incarnations)
+    @rule(number=NUMBERS)
+    def die(self, number: int) -> None:
+        if number % 3 == 0 and self.alive():
+            self.cluster.die(self.alive()[number % len(self.alive())])
+
+    @rule()
+    def tick(self) -> None:
+        self.cluster.tick()
+
+    @rule(ms=st.sampled_from([1, 1_000, 4_000_000]))
+    def time(self, ms: int) -> None:
+        self.cluster.now_ms = Millis(self.cluster.now_ms + ms)
+        due = [state.object_id for state in objects.deletable(self.image, self.cluster.now_ms, 1_000, 5)]
+        self.cluster.apply(objects.objects_removed(self.image, due))
+
+    @precondition(lambda self: self.incarnations)
+    @rule(name=st.sampled_from("abc"), partitions=st.integers(1, 3))
+    def create(self, name: str, partitions: int) -> None:
+        if self.image.topics.by_name(name) is None and len(self.image.nodes):
+            self.cluster.create(NewTopic(name=name, partitions=partitions))
+        elif self.image.topics.by_name(name) is not None:
+            request = CreatePartitions(topics=[NewPartitions(name=name, total=partitions + 1)])
+            self.submit(topics.create_partitions(self.image, request, live=self.cluster.live))
+
+    @rule(name=st.sampled_from("abc"))
+    def delete(self, name: str) -> None:
+        if self.image.topics.by_name(name) is not None:
+            self.cluster.delete(name)
+
+    @precondition(lambda self: self.incarnations)
+    @rule(number=NUMBERS)
+    def open_all(self, number: int) -> None:
+        self.cluster.tick()
+        for index in range(len(self.alive())):
+            self.open_led(number - number % 9 + 1 + index)
+
+    @precondition(lambda self: self.incarnations)
+    @rule(number=NUMBERS)
+    def open_led(self, number: int) -> None:
+        node = self.node(number)
+        items = [
+            OpenStreamItem(stream_id=stream_id, epoch=partition.leader_epoch)
+            for topic in self.image.topics
+            for partition in topic.partitions
+            if leader_of(partition) == node
+            for stream_id in (partition.meta_stream_id, partition.data_stream_id)
+        ]
+        request = OpenStreams(node_id=node.node_id, node_epoch=node.node_epoch, items=items)
+        if self.submit(streams.open_streams(self.image, request)):
+            repeat = streams.open_streams(self.image, request)
+            assert repeat.records == []
+
+    @precondition(lambda self: self.incarnations)
+    @rule(number=NUMBERS, by=NUMBERS, epoch=st.integers(-1, 4))
+    def open_any(self, number: int, by: int, epoch: int) -> None:
+        stream = self.stream(number)
+        if stream is not None:
+            node = self.node(by)
+            items = [OpenStreamItem(stream_id=stream.stream_id, epoch=StreamEpoch(epoch))]
+            self.submit(streams.open_streams(self.image, OpenStreams(node_id=node.node_id, node_epoch=node.node_epoch, items=items)))
+
+    @precondition(lambda self: self.incarnations)
+    @rule(numbers=st.lists(NUMBERS, min_size=1, max_size=3), in_place=st.booleans(), off_by=OFF_BY, sizes=SMALL, closing=st.booleans(),
+          wal=st.one_of(st.none(), SMALL))  # fmt: skip
+    def commit(self, numbers: list[int], in_place: bool, off_by: int, sizes: int, closing: bool, wal: int | None) -> None:
+        found = {stream.stream_id: stream for stream in map(self.stream, numbers) if stream is not None}
+        if not found:
+            return
+        node = self.owner(next(iter(found.values())), numbers[0])
+        first = max(0, off_by)
+        ranges = [
+            part(stream_id, max(0, stream.end_offset + (off_by if index == first else 0)), stream.end_offset + 1 + sizes)
+            for index, (stream_id, stream) in enumerate(found.items())
+        ]
+        ranges = [item for item in ranges if item.start_offset < item.end_offset]
+        if in_place:
+            self.slots[node] = self.slots.get(node, 0) + 1
+            item = slot(node, self.slots[node] - sizes % 2, *ranges)
+        else:
+            if not self.image.nodes.is_alive(node):
+                return
+            item = uploaded(self.cluster.prepare(node)[0], *ranges)
+        closes = [close(stream.stream_id, stream.epoch, stream.end_offset + 1 + sizes) for stream in found.values()] if closing else []
+        self._commit(
+            Commit(
+                node_id=node.node_id,
+                node_epoch=node.node_epoch,
+                objects=[item],
+                closes=closes,
+                wal_committed=None if wal is None else WalSequence(wal),
+            )
+        )
+
+    @precondition(lambda self: any(len(stream.entries) > 1 for stream in self.image.streams))
+    @rule(number=NUMBERS, low=SMALL, count=st.integers(1, 4), off_by=OFF_BY)
+    def compact(self, number: int, low: int, count: int, off_by: int) -> None:
+        full = sorted((stream for stream in self.image.streams if len(stream.entries) > 1), key=lambda stream: stream.stream_id)
+        stream = full[number % len(full)]
+        node = self.owner(stream, number)
+        if not self.image.nodes.is_alive(node):
+            return
+        at = low % len(stream.entries)
+        sources = stream.entries[at : at + count]
+        new = part(stream.stream_id, max(0, sources[0].start_offset + min(off_by, 0)), sources[-1].end_offset + max(off_by, 0))
+        items = [replaced(stream.stream_id, entry.object_id, entry.start_offset, entry.end_offset) for entry in sources]
+        target = uploaded(self.cluster.prepare(node)[0], new)
+        end = stream.end_offset
+        self._commit(Commit(node_id=node.node_id, node_epoch=node.node_epoch, objects=[target], replaced=items))
+        assert stream.end_offset == end
+
+    def _commit(self, request: Commit) -> None:
+        if self.submit(commits.commit(self.image, request, self.cluster.now_ms)):
+            repeat = commits.commit(self.image, request, self.cluster.now_ms)
+            assert repeat.status == Status.OK, repeat.detail
+            assert repeat.records == []
+
+    @precondition(lambda self: self.incarnations)
+    @rule(number=NUMBERS, by=st.integers(-1, 9))
+    def trim(self, number: int, by: int) -> None:
+        stream = self.stream(number)
+        if stream is not None:
+            node = self.owner(stream, number)
+            request = TrimStream(
+                node_id=node.node_id,
+                node_epoch=node.node_epoch,
+                stream_id=StreamId(stream.stream_id),
+                epoch=stream.epoch,
+                start_offset=Offset(max(0, stream.start_offset + by)),
+            )
+            self.submit(streams.trim_stream(self.image, request))
+
+    @precondition(lambda self: any(wal.recoverer.node_id >= 0 for wal in self.image.nodes.running_wals()))
+    @rule(number=NUMBERS, back=SMALL, ahead=SMALL, done=st.booleans(), off_by=OFF_BY)
+    def recover(self, number: int, back: int, ahead: int, done: bool, off_by: int) -> None:
+        wals = [wal for wal in self.image.nodes.running_wals() if wal.recoverer.node_id >= 0]
+        wal = wals[number % len(wals)]
+        by = wal.recoverer if number % 7 else self.node(number)
+        found = list(self.image.streams)[:3]
+        ranges = [part(s.stream_id, max(0, s.end_offset - back + off_by), s.end_offset + 1 + ahead) for s in found]
+        item = slot(wal.writer, self.slots.get(wal.writer, 0) + 1, *(r for r in ranges if r.start_offset < r.end_offset))
+        request = CommitRecovered(
+            node_id=by.node_id,
+            node_epoch=by.node_epoch,
+            failed_node_id=wal.writer.node_id,
+            failed_node_epoch=wal.writer.node_epoch,
+            objects=[item],
+            done=done,
+            end=WalSequence(100),
+        )
+        if self.submit(recovery.commit_recovered(self.image, request, self.cluster.now_ms, live=self.cluster.live)):
+            repeat = recovery.commit_recovered(self.image, request, self.cluster.now_ms, live=self.cluster.live)
+            assert repeat.status == Status.OK, repeat.detail
+            assert repeat.records == []
+
+    @precondition(lambda self: self.incarnations)
+    @rule(number=NUMBERS)
+    def leave(self, number: int) -> None:
+        if number % 4:
+            return
+        node = self.node(number)
+        opened = [self.image.streams.get(stream_id) for stream_id in self.image.streams.opened_by(node)]
+        if number % 3:
+            closes = [close(stream.stream_id, stream.epoch, stream.next_offset) for stream in opened]
+            self._commit(Commit(node_id=node.node_id, node_epoch=node.node_epoch, closes=closes))
+        request = UnregisterBroker(node_id=node.node_id, node_epoch=node.node_epoch, wal_end=WalSequence(50))
+        if self.submit(nodes.unregister_broker(self.image, request, live=self.cluster.live)):
+            self.cluster.live = {node_id for node_id in self.cluster.live if self.image.nodes.get(node_id) is not None}
+            assert nodes.unregister_broker(self.image, request, live=self.cluster.live).records == []
+
+    @invariant()
+    def ends_and_starts_never_go_back(self) -> None:
+        for stream in self.image.streams:
+            start, end = self.ends.get(stream.stream_id, (0, 0))
+            assert stream.start_offset >= start
+            assert stream.end_offset >= end
+            self.ends[stream.stream_id] = (stream.start_offset, stream.end_offset)
+
+    @invariant()
+    def a_snapshot_is_an_equal_image(self) -> None:
+        copy = snapshot_of(self.image)
+        assert copy == self.image
+        copy.check_invariants()
+
+
+TestManagers = Managers.TestCase
+TestManagers.settings = settings(
+    max_examples=60, stateful_step_count=40, deadline=None, suppress_health_check=[HealthCheck.too_slow, HealthCheck.filter_too_much]
+)

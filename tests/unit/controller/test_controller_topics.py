@@ -1,0 +1,250 @@
+"""Topics, placement, configs, keys and producer ids."""
+
+import pytest
+from managers_cluster import Cluster
+
+from controller.managers import configs, kv, producer_ids, topics
+from controller.metadata import topic_configs
+from controller.rpc.messages import (
+    AllocateProducerIds,
+    AlterConfigs,
+    ConfigChange,
+    CreatePartitions,
+    CreateTopics,
+    DeleteKeyValue,
+    DeleteTopics,
+    GetKeyValue,
+    ItemResult,
+    NewPartitions,
+    NewTopic,
+    PutKeyValue,
+    Status,
+)
+from stream.ids import NodeEpoch, NodeId
+
+
+@pytest.fixture
+def cluster() -> Cluster:
+    cluster = Cluster()
+    for node_id in (1, 2, 3):
+        cluster.broker(node_id)
+    return cluster
+
+
+def grow(cluster: Cluster, *new: NewPartitions, validate_only: bool = False) -> list[ItemResult]:
+    request = CreatePartitions(topics=list(new), validate_only=validate_only)
+    value = cluster.run(topics.create_partitions(cluster.image, request, live=cluster.live))
+    assert value is not None
+    return value.items
+
+
+class TestCreate:
+    def test_partitions_streams_and_leaders_are_made_at_once(self, cluster: Cluster) -> None:
+        created = cluster.create(NewTopic(name="t", partitions=3, replication_factor=2, configs={"retention.ms": "5", "flush.ms": None}))
+        assert (created.partitions, created.replication_factor) == (3, 2)
+        partitions = cluster.partitions("t")
+        assert [(p.replicas, p.leader, p.leader_epoch) for p in partitions] == [((1, 2), 1, 0), ((2, 3), 2, 0), ((3, 1), 3, 0)]
+        assert dict(cluster.image.configs.topic("t")) == {"retention.ms": "5"}
+
+    def test_small_topics_spread_as_well(self, cluster: Cluster) -> None:
+        leaders = [cluster.topic(f"t{number}")[0].leader for number in range(6)]
+        assert sorted(leaders) == [1, 1, 2, 2, 3, 3]
+
+    def test_defaults(self, cluster: Cluster) -> None:
+        created = cluster.create(NewTopic(name="t"))
+        assert (created.partitions, created.replication_factor) == (1, 3)
+
+    @pytest.mark.parametrize("factor", [1, 2, 15])
+    def test_any_usual_factor_is_accepted_there_are_just_no_more_candidates_than_brokers(self, cluster: Cluster, factor: int) -> None:
+        assert cluster.create(NewTopic(name="t", partitions=1, replication_factor=factor)).replication_factor == min(factor, 3)
+
+    @pytest.mark.parametrize("factor", [0, -2, 16, 1_000])
+    def test_factors_that_are_not_allowed(self, cluster: Cluster, factor: int) -> None:
+        cluster.create(NewTopic(name="t", partitions=1, replication_factor=factor), Status.INVALID_REPLICATION_FACTOR)
+
+    @pytest.mark.parametrize("count", [0, -2, 10_001])
+    def test_partition_counts(self, cluster: Cluster, count: int) -> None:
+        cluster.create(NewTopic(name="t", partitions=count), Status.INVALID_PARTITIONS)
+
+    @pytest.mark.parametrize("name", ["", ".", "..", "a b", "ä", "x" * 250, "a/b", "a\n"])
+    def test_names_that_are_not_allowed(self, cluster: Cluster, name: str) -> None:
+        cluster.create(NewTopic(name=name), Status.INVALID_TOPIC_NAME)
+
+    def test_existing_and_repeated_names(self, cluster: Cluster) -> None:
+        cluster.topic("t")
+        cluster.create(NewTopic(name="t"), Status.TOPIC_EXISTS)
+        request = CreateTopics(topics=[NewTopic(name="u"), NewTopic(name="v"), NewTopic(name="u")])
+        result = topics.create_topics(cluster.image, request, new_uuid=cluster.new_uuid, live=cluster.live, defaults=topics.TopicDefaults())
+        value = cluster.run(result)
+        assert value is not None
+        statuses = [topic.status for topic in value.topics]
+        assert statuses == [Status.DUPLICATE_IN_REQUEST, Status.OK, Status.DUPLICATE_IN_REQUEST]
+
+    def test_validate_only_makes_nothing(self, cluster: Cluster) -> None:
+        request = CreateTopics(topics=[NewTopic(name="u", partitions=2)], validate_only=True)
+        result = topics.create_topics(cluster.image, request, new_uuid=cluster.new_uuid, live=cluster.live, defaults=topics.TopicDefaults())
+        assert result.records == []
+        assert result.value is not None
+        assert result.value.topics[0].partitions == 2
+
+    def test_without_any_broker(self) -> None:
+        Cluster().create(NewTopic(name="t"), Status.INVALID_REPLICATION_FACTOR)
+
+    def test_unknown_config_is_refused_with_the_nearest_name(self, cluster: Cluster) -> None:
+        created = cluster.create(NewTopic(name="t", configs={"retention.msec": "5"}), Status.INVALID_CONFIG)
+        assert "retention.ms?" in created.detail
+        assert cluster.image.topics.by_name("t") is None
+
+    @pytest.mark.parametrize("rows", [[[]], [[1, 1]], [[1, 2], [3]], [[9]], [[1], [4]]])
+    def test_assignments_that_are_not_allowed(self, cluster: Cluster, rows: list[list[int]]) -> None:
+        dead = cluster.broker(4)
+        cluster.die(dead)
+        assignment = [[NodeId(node_id) for node_id in row] for row in rows]
+        cluster.create(NewTopic(name="t", assignment=assignment), Status.INVALID_REPLICA_ASSIGNMENT)
+
+    def test_an_assignment_excludes_counts(self, cluster: Cluster) -> None:
+        cluster.create(NewTopic(name="t", partitions=1, assignment=[[NodeId(1)]]), Status.INVALID_REQUEST)
+        cluster.create(NewTopic(name="t", assignment=[]), Status.INVALID_PARTITIONS)
+
+    def test_the_leader_is_the_first_live_candidate(self, cluster: Cluster) -> None:
+        node = cluster.image.nodes.get(NodeId(3))
+        assert node is not None
+        cluster.live.discard(NodeId(3))
+        cluster.create(NewTopic(name="t", assignment=[[NodeId(3), NodeId(2)]]))
+        assert cluster.partitions("t")[0].leader == 2
+
+
+class TestGrowAndDelete:
+    def test_partitions_are_added_behind(self, cluster: Cluster) -> None:
+        before = cluster.topic("t", 2)
+        assert grow(cluster, NewPartitions(name="t", total=4)) == [ItemResult()]
+        after = cluster.partitions("t")
+        assert after[:2] == before
+        assert len(after) == 4
+        assert len({stream for p in after for stream in (p.meta_stream_id, p.data_stream_id)}) == 8
+
+    def test_what_is_refused(self, cluster: Cluster) -> None:
+        cluster.topic("t", 2)
+        one = [[NodeId(1)]]
+        wrong = [
+            (NewPartitions(name="u", total=4), Status.UNKNOWN_TOPIC),
+            (NewPartitions(name="t", total=2), Status.INVALID_PARTITIONS),
+            (NewPartitions(name="t", total=10_001), Status.INVALID_PARTITIONS),
+            (NewPartitions(name="t", total=4, assignment=one), Status.INVALID_REPLICA_ASSIGNMENT),
+            (NewPartitions(name="t", total=3, assignment=[[NodeId(9)]]), Status.INVALID_REPLICA_ASSIGNMENT),
+        ]
+        for request, status in wrong:
+            assert grow(cluster, request)[0].status == status
+        assert grow(cluster, NewPartitions(name="t", total=3), NewPartitions(name="t", total=3))[0].status == Status.DUPLICATE_IN_REQUEST
+        assert grow(cluster, NewPartitions(name="t", total=3), validate_only=True) == [ItemResult()]
+        assert len(cluster.partitions("t")) == 2
+        assert grow(cluster, NewPartitions(name="t", total=3, assignment=one)) == [ItemResult()]
+
+    def test_deletion_takes_streams_and_configs_and_a_new_one_is_another(self, cluster: Cluster) -> None:
+        created = cluster.create(NewTopic(name="t", configs={"retention.ms": "5"}))
+        assert created.topic_id is not None
+        request = DeleteTopics(topic_ids=[created.topic_id, created.topic_id, cluster.new_uuid()])
+        value = cluster.run(topics.delete_topics(cluster.image, request))
+        assert value is not None
+        assert [item.status for item in value.items] == [Status.OK, Status.DUPLICATE_IN_REQUEST, Status.UNKNOWN_TOPIC]
+        assert len(cluster.image.streams) == 0
+        again = cluster.create(NewTopic(name="t"))
+        assert again.topic_id != created.topic_id
+        assert dict(cluster.image.configs.topic("t")) == {}
+        assert cluster.partitions("t")[0].meta_stream_id == 2
+
+    def test_too_much_at_once_is_deleted_by_the_next_request(self, cluster: Cluster, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.setattr(topics, "PARTITIONS_PER_REQUEST_MAX", 3)
+        ids = [cluster.create(NewTopic(name=f"t{number}", partitions=2)).topic_id for number in range(2)]
+        request = DeleteTopics(topic_ids=[topic_id for topic_id in ids if topic_id is not None])
+        value = cluster.run(topics.delete_topics(cluster.image, request))
+        assert value is not None
+        assert [item.status for item in value.items] == [Status.OK, Status.CONTROLLER_BUSY]
+
+
+def change(name: str, value: str | None, *, topic: str = "t", kind: int = 2) -> ConfigChange:
+    return ConfigChange(resource_type=kind, resource_name=topic, name=name, value=value)
+
+
+class TestConfigs:
+    def alter(self, cluster: Cluster, *changes: ConfigChange, validate_only: bool = False, records: int | None = None) -> list[Status]:
+        request = AlterConfigs(changes=list(changes), validate_only=validate_only)
+        value = cluster.run(configs.alter_configs(cluster.image, request), records=records)
+        assert value is not None
+        assert all(item.detail for item in value.items if item.status != Status.OK)
+        return [item.status for item in value.items]
+
+    def test_set_again_and_remove(self, cluster: Cluster) -> None:
+        cluster.topic("t")
+        assert self.alter(cluster, change("retention.ms", "5"), validate_only=True, records=0) == [Status.OK]
+        assert self.alter(cluster, change("retention.ms", "5"), records=1) == [Status.OK]
+        assert self.alter(cluster, change("retention.ms", "5"), records=0) == [Status.OK]
+        assert topic_configs.long_value(cluster.image.configs.topic("t"), "retention.ms") == 5
+        assert self.alter(cluster, change("retention.ms", None), records=1) == [Status.OK]
+        assert self.alter(cluster, change("retention.ms", None), records=0) == [Status.OK]
+        assert topic_configs.long_value(cluster.image.configs.topic("t"), "retention.ms") == 604_800_000
+
+    def test_all_or_nothing_for_each_resource(self, cluster: Cluster) -> None:
+        cluster.topic("t")
+        cluster.topic("u")
+        changes = [change("retention.ms", "5"), change("retention.ms", "6", topic="u"), change("segment.bytes", "x")]
+        assert self.alter(cluster, *changes, records=1) == [Status.INVALID_CONFIG, Status.OK, Status.INVALID_CONFIG]
+
+    def test_what_is_refused(self, cluster: Cluster) -> None:
+        cluster.topic("t")
+        assert self.alter(cluster, change("log.retention.ms", "5", topic="1", kind=4)) == [Status.INVALID_CONFIG]
+        assert self.alter(cluster, change("retention.ms", "5", topic="zzz")) == [Status.UNKNOWN_TOPIC]
+        assert self.alter(cluster, change("no.such", None)) == [Status.INVALID_CONFIG]
+        assert self.alter(cluster, change("retention.ms", "5"), change("retention.ms", "6")) == [Status.DUPLICATE_IN_REQUEST] * 2
+
+    @pytest.mark.parametrize(("name", "value"), [
+        ("retention.ms", "-2"), ("retention.ms", "1.5"), ("retention.ms", str(1 << 63)), ("retention.ms", ""), ("retention.ms", "1_000"),
+        ("cleanup.policy", "shrink"), ("cleanup.policy", ""), ("cleanup.policy", "delete,delete"), ("compression.type", "LZ5"),
+        ("preallocate", "yes"), ("min.cleanable.dirty.ratio", "1.1"), ("min.cleanable.dirty.ratio", "nan"),
+        ("max.message.bytes", str(1 << 31)), ("follower.replication.throttled.replicas", "x" * 4_097)])  # fmt: skip
+    def test_values_that_are_not_valid(self, name: str, value: str) -> None:
+        assert name in topic_configs.problem(name, value)
+
+    def test_every_default_is_valid(self) -> None:
+        for config in topic_configs.TOPIC_CONFIGS.values():
+            assert config.default == "" or topic_configs.problem(config.name, config.default) == ""
+            assert config.doc
+
+    def test_values_are_read_back_typed(self) -> None:
+        values = {"cleanup.policy": "compact, delete", "preallocate": "TRUE", "min.cleanable.dirty.ratio": "0.25"}
+        assert not any(topic_configs.problem(name, value) for name, value in values.items())
+        assert topic_configs.list_value(values, "cleanup.policy") == ["compact", "delete"]
+        assert topic_configs.bool_value(values, "preallocate")
+        assert topic_configs.double_value(values, "min.cleanable.dirty.ratio") == 0.25
+        assert topic_configs.text_value(values, "compression.type") == "producer"
+
+
+class TestKeysAndProducerIds:
+    def test_put_get_delete(self, cluster: Cluster) -> None:
+        put = PutKeyValue(key="k", value=b"1", if_absent=True)
+        for records in (1, 0):
+            cluster.run(kv.put_key_value(cluster.image, put), records=records)
+        other = kv.put_key_value(cluster.image, PutKeyValue(key="k", value=b"2", if_absent=True))
+        assert other.status == Status.KEY_EXISTS
+        assert other.value is not None
+        assert other.value.value == b"1"
+        cluster.run(kv.put_key_value(cluster.image, PutKeyValue(key="k", value=b"2")), records=1)
+        found = cluster.run(kv.get_key_value(cluster.image, GetKeyValue(key="k")), records=0)
+        assert found is not None
+        assert found.value == b"2"
+        cluster.run(kv.delete_key_value(cluster.image, DeleteKeyValue(key="k")), records=1)
+        cluster.run(kv.delete_key_value(cluster.image, DeleteKeyValue(key="k")), Status.KEY_NOT_EXIST)
+
+    def test_limits(self, cluster: Cluster, monkeypatch: pytest.MonkeyPatch) -> None:
+        cluster.run(kv.put_key_value(cluster.image, PutKeyValue(key="", value=b"")), Status.INVALID_REQUEST)
+        cluster.run(kv.put_key_value(cluster.image, PutKeyValue(key="k", value=b"x" * 65_537)), Status.INVALID_REQUEST)
+        monkeypatch.setattr(kv, "KEYS_MAX", 0)
+        cluster.run(kv.put_key_value(cluster.image, PutKeyValue(key="k", value=b"x")), Status.INVALID_REQUEST)
+
+    def test_producer_ids_are_never_given_twice(self, cluster: Cluster) -> None:
+        node = cluster.broker(1)
+        request = AllocateProducerIds(node_id=node.node_id, node_epoch=node.node_epoch)
+        blocks = [cluster.run(producer_ids.allocate_producer_ids(cluster.image, request)) for _ in range(2)]
+        assert [block.first_producer_id for block in blocks if block is not None] == [0, 1_000]
+        stale = AllocateProducerIds(node_id=node.node_id, node_epoch=NodeEpoch(node.node_epoch - 1))
+        cluster.run(producer_ids.allocate_producer_ids(cluster.image, stale), Status.NODE_EPOCH_EXPIRED)
