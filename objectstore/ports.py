@@ -25,7 +25,11 @@ KEY_BYTES_MAX = 1_024
 
 @dataclass(frozen=True, slots=True)
 class ObjectInfo:
-    """What a store tells about an object without giving its bytes. `etag` is opaque: compare it, never parse it."""
+    """What a store tells about an object without giving its bytes.
+
+    `etag` is opaque: compare it, never parse it. On S3 it is a hash of the content: writing the same bytes again gives the
+    same etag, so registers under `put_if_match` must hold something that is new in every write.
+    """
 
     key: str
     size_bytes: int

@@ -1,10 +1,12 @@
 """A moto server for the module's tests of the S3 store, with a bucket per test."""
 
 import itertools
+import threading
 import urllib.request
 from collections.abc import Callable, Iterator
 
 import pytest
+from moto.s3.responses import S3Response
 from moto.server import ThreadedMotoServer
 
 from objectstore.config import S3Config
@@ -12,11 +14,21 @@ from objectstore.config import S3Config
 
 @pytest.fixture(scope="session")
 def moto_endpoint() -> Iterator[str]:
+    """moto 5.2.5 checks If-None-Match and If-Match and writes in two steps: of concurrent large PUTs several win without the lock."""
+    lock = threading.Lock()
+    put_object = S3Response.put_object
+
+    def put_object_alone(self: S3Response) -> object:
+        with lock:
+            return put_object(self)
+
+    S3Response.put_object = put_object_alone
     server = ThreadedMotoServer(ip_address="127.0.0.1", port=0, verbose=False)
     server.start()
     host, port = server.get_host_and_port()
     yield f"http://{host}:{port}"
     server.stop()
+    S3Response.put_object = put_object
 
 
 _bucket_numbers = itertools.count()
