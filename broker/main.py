@@ -6,6 +6,7 @@ Must not import what `--help` does not need: heavy modules are imported inside `
 
 import asyncio
 import signal
+import sys
 from typing import Final
 
 import structlog
@@ -23,6 +24,7 @@ def run(config: BrokerConfig, store_url: str) -> int:
     """Run one broker in this process; returns its exit code."""
     import uvloop
 
+    structlog.configure(logger_factory=structlog.PrintLoggerFactory(sys.stderr))
     with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
         return runner.run(serve(config, store_url))
 

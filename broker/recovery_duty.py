@@ -25,7 +25,7 @@ RETRY_MAX_S: Final = 5.0
 
 
 class RecoveryDuty:
-    """recover: reads one WAL from a slot on and commits it; raises when it has to be tried again."""
+    """recover: reads one WAL from a slot on, commits it and logs that; raises when it has to be tried again."""
 
     def __init__(
         self,
@@ -63,11 +63,10 @@ class RecoveryDuty:
         try:
             while (start := self._start_slot(writer)) is not None:
                 try:
-                    report = await self._recover(writer, start)
+                    await self._recover(writer, start)
                 except Exception as error:  # noqa: BLE001 - whatever went wrong, the duty stays: logged and tried again
                     log.warning("wal_recovery_failed", writer=writer, start=start, retry_in_s=round(delay_s, 2), error=repr(error))
                 else:
-                    log.info("wal_recovered", writer=writer, start=start, report=report)
                     delay_s = RETRY_FIRST_S
                 if self._start_slot(writer) is not None:
                     await asyncio.sleep(delay_s * (0.5 + self._rng.random()))

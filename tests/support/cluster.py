@@ -6,6 +6,7 @@ Blocking clients run in threads (`asyncio.to_thread`), for the loop serves the c
 """
 
 import asyncio
+from collections.abc import Callable
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
@@ -114,9 +115,16 @@ class Cluster:
 
     async def until_served(self, topic: str, partition: int = 0) -> Broker:
         """The broker that has the partition open, once there is one."""
-        async with asyncio.timeout(READY_S):
-            while True:
-                for broker in self.brokers.values():
-                    if not isinstance(broker.partitions.get(topic, partition), int):
-                        return broker
-                await asyncio.sleep(0.01)
+
+        def serving() -> list[Broker]:
+            return [broker for broker in self.brokers.values() if not isinstance(broker.partitions.get(topic, partition), int)]
+
+        await until(lambda: bool(serving()))
+        return serving()[0]
+
+
+async def until(condition: Callable[[], bool], timeout_s: float = READY_S) -> None:
+    """Return when the condition holds; it may depend on anything, so it is looked at again and again. Raises TimeoutError."""
+    async with asyncio.timeout(timeout_s):
+        while not condition():  # noqa: ASYNC110 - there is no one event behind an arbitrary condition
+            await asyncio.sleep(0.01)

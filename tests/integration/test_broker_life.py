@@ -1,0 +1,134 @@
+"""Brokers that leave, die, are fenced and lose their controller: acknowledged records survive, clients find their way."""
+
+import asyncio
+from pathlib import Path
+
+import pytest
+from aiokafka import AIOKafkaConsumer, AIOKafkaProducer
+from support.cluster import Cluster, until
+
+from broker.config import BrokerConfig
+from broker.node import Broker
+from broker.server import PortTaken
+from controller.rpc.messages import CreateTopics, NewTopic, RegisterBroker
+from objectstore.errors import ConditionalWritesIgnored
+from objectstore.memory import MemoryStore
+from objectstore.ports import Body
+from stream.ids import NodeId
+
+TIMEOUT_S = 30
+
+
+async def create_topic(cluster: Cluster, name: str, leader: int) -> None:
+    candidates = [NodeId(leader), *(NodeId(node_id) for node_id in cluster.brokers if node_id != leader)]
+    await cluster.broker.client.create_topics(CreateTopics(topics=[NewTopic(name=name, assignment=[candidates])]))
+    await cluster.until_served(name)
+
+
+async def produce(bootstrap: str, topic: str, first: int, count: int) -> None:
+    async with asyncio.timeout(TIMEOUT_S), AIOKafkaProducer(bootstrap_servers=bootstrap, enable_idempotence=True) as producer:
+        for index in range(first, first + count):
+            await producer.send_and_wait(topic, b"%d" % index, partition=0)
+
+
+async def consume(bootstrap: str, topic: str, count: int) -> list[int]:
+    async with (
+        asyncio.timeout(TIMEOUT_S),
+        AIOKafkaConsumer(topic, bootstrap_servers=bootstrap, auto_offset_reset="earliest") as consumer,
+    ):
+        return [int((await consumer.getone()).value) for _ in range(count)]
+
+
+async def test_graceful_stop_moves_the_partition(tmp_path: Path) -> None:
+    async with Cluster(tmp_path, brokers=2) as cluster:
+        await create_topic(cluster, "t", leader=1)
+        await produce(cluster.bootstrap, "t", 0, 20)
+        await cluster.stop_broker(1)
+        assert (await cluster.until_served("t")).node_id == 0
+        await produce(cluster.bootstrap, "t", 20, 20)
+        assert await consume(cluster.bootstrap, "t", 40) == list(range(40))
+        nodes = {node.node_id: node.fenced for node in cluster.broker.image.nodes}
+        assert nodes.get(NodeId(1), True), "it said goodbye"
+        assert not [wal for wal in cluster.broker.image.nodes.running_wals() if wal.writer.node_id == 1], "its WAL needs no recovery"
+
+
+async def test_killed_broker_is_recovered_by_another(tmp_path: Path) -> None:
+    async with Cluster(tmp_path, brokers=2) as cluster:
+        await create_topic(cluster, "t", leader=1)
+        await produce(cluster.bootstrap, "t", 0, 20)
+        await cluster.kill_broker(1)
+        await until(lambda: cluster.leader_of("t") == 0)
+        await produce(cluster.bootstrap, "t", 20, 20)
+        assert await consume(cluster.bootstrap, "t", 40) == list(range(40))
+
+
+async def test_everything_killed_and_started_again(tmp_path: Path) -> None:
+    async with Cluster(tmp_path, brokers=2) as cluster:
+        await create_topic(cluster, "t", leader=1)
+        await produce(cluster.bootstrap, "t", 0, 20)
+        await cluster.kill_broker(1)
+        await cluster.kill_broker(0)
+        await cluster.stop_controller()
+        await cluster.start_controller()
+        await cluster.start_broker(0)
+        await cluster.until_served("t")
+        assert await consume(cluster.bootstrap, "t", 20) == list(range(20))
+
+
+async def test_producing_goes_on_while_the_controller_restarts(tmp_path: Path) -> None:
+    async with Cluster(tmp_path) as cluster:
+        await create_topic(cluster, "t", leader=0)
+        await produce(cluster.bootstrap, "t", 0, 5)
+        await cluster.stop_controller()
+        await produce(cluster.bootstrap, "t", 5, 5)
+        await cluster.start_controller()
+        await produce(cluster.bootstrap, "t", 10, 5)
+        assert await consume(cluster.bootstrap, "t", 15) == list(range(15))
+        assert not cluster.broker.ended.done()
+
+
+async def test_broker_without_controller_stops_writing_and_goes_on_when_it_is_back(tmp_path: Path) -> None:
+    async with Cluster(tmp_path) as cluster:
+        await create_topic(cluster, "t", leader=0)
+        await produce(cluster.bootstrap, "t", 0, 5)
+        await cluster.stop_controller()
+        await until(lambda: not cluster.broker.can_write())
+        produced = asyncio.create_task(produce(cluster.bootstrap, "t", 5, 5))
+        await cluster.start_controller()
+        await produced
+        assert await consume(cluster.bootstrap, "t", 10) == list(range(10))
+
+
+async def test_replaced_broker_ends_and_says_so(tmp_path: Path) -> None:
+    async with Cluster(tmp_path) as cluster:
+        old = cluster.broker
+        new = await cluster.start_broker(0)
+        async with asyncio.timeout(TIMEOUT_S):
+            reason = await old.ended
+        assert "fenced" in reason
+        assert not old.can_write()
+        assert new.node_epoch > old.node_epoch
+        await old.abandon()
+        assert new.can_write()
+
+
+async def test_taken_port_ends_the_start_before_anything_is_registered(tmp_path: Path) -> None:
+    async with Cluster(tmp_path) as cluster:
+        with pytest.raises(PortTaken, match=str(cluster.broker.port)):
+            await cluster.start_broker(7, listen_port=cluster.broker.port)
+        assert cluster.broker.image.nodes.get(NodeId(7)) is None
+
+
+async def test_no_controller_is_a_clear_error() -> None:
+    config = BrokerConfig(listen_port=0, controllers=("127.0.0.1:1",), registration_timeout_ms=300)
+    with pytest.raises(TimeoutError, match=RegisterBroker.__name__):
+        await Broker.start(config, MemoryStore())
+
+
+async def test_store_that_ignores_conditions_is_refused() -> None:
+    class Careless(MemoryStore):
+        async def put_if_absent(self, key: str, body: Body) -> str:
+            return await self.put(key, body)
+
+    with pytest.raises(ConditionalWritesIgnored):
+        await Broker.start(BrokerConfig(listen_port=0), Careless())
