@@ -88,7 +88,7 @@ class SnapshotCorrupt(ControllerError):
     """A metadata snapshot in the object store that does not match its checksum or version."""
 
     def __init__(self, key: str, what: str) -> None:
-        super().__init__(f"snapshot {key} is unusable: {what}")
+        super().__init__(f"snapshot {key} is unusable: {what}. If the journal directory is whole, delete this object and start again")
         self.key = key
 
 
@@ -108,6 +108,17 @@ class DataDirInUse(ControllerError):
 
     def __init__(self, directory: str) -> None:
         super().__init__(f"another controller runs on {directory}: stop it, or give this one a data directory of its own")
+
+
+class StoreNotEmpty(ControllerError):
+    """A new cluster would begin in a store that holds another one's objects, whose keys it would use again."""
+
+    def __init__(self, key: str) -> None:
+        super().__init__(
+            f"the data directory is new but the store holds {key!r} of an earlier cluster. To go on with that one, restore its data directory "
+            "or set cluster_id to its id (the part after meta/ in its snapshot keys); for a new one, use an empty bucket or prefix"
+        )
+        self.key = key
 
 
 class InvalidConfig(ControllerError):

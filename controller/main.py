@@ -20,7 +20,7 @@ import structlog
 
 from controller.config import ControllerConfig
 from controller.dispatch import Dispatch
-from controller.errors import DataDirInUse, InvalidConfig
+from controller.errors import DataDirInUse, InvalidConfig, StoreNotEmpty
 from controller.janitor import Janitor
 from controller.managers.result import Result
 from controller.metadata.codec import decode_record
@@ -35,6 +35,7 @@ from controller.ticks import OVER, Ticks
 from objectstore.ports import ObjectStore
 from stream.clock import WallClock
 from stream.ids import Millis
+from stream.keys import DATA_ROOT, META_ROOT, WAL_ROOT
 
 _log = structlog.get_logger()
 _REPLAY_BYTES = 4 << 20
@@ -73,7 +74,10 @@ class ControllerServer:
         return self._config.cluster_id
 
     async def start(self) -> None:
-        """Recover and serve. Raises DataDirInUse, JournalCorrupt, SnapshotMissing, InvalidConfig, ObjectStoreError, OSError (port)."""
+        """Recover and serve.
+
+        Raises DataDirInUse, StoreNotEmpty, JournalCorrupt, SnapshotMissing, SnapshotCorrupt, InvalidConfig, ObjectStoreError, OSError (port).
+        """
         began = time.monotonic()
         self.failed = asyncio.get_running_loop().create_future()
         self._lock = _lock_directory(self._config.data_dir)
@@ -130,6 +134,7 @@ class ControllerServer:
         known_id = image.cluster_id
         runtime.start()
         if not known_id:
+            await _check_store_is_empty(self._store)
             await runtime.submit("NameCluster", lambda _image, _now: Result([ClusterRecord(config.cluster_id)]))
         elif known_id != config.cluster_id:
             raise InvalidConfig("cluster_id", config.cluster_id, f"the journal belongs to cluster {known_id!r}")
@@ -200,6 +205,13 @@ def run(config: ControllerConfig, store_url: str) -> int:
             await store.close()
 
     return uvloop.run(main())
+
+
+async def _check_store_is_empty(store: ObjectStore) -> None:
+    """Three LIST requests, at the first start of a cluster only."""
+    for root in (META_ROOT, WAL_ROOT, DATA_ROOT):
+        async for info in store.list(root):
+            raise StoreNotEmpty(info.key)
 
 
 async def _replay(quorum: SingleQuorum, image: MetadataImage) -> None:

@@ -92,16 +92,23 @@ class SnapshotStore:
         self._kept = kept
 
     async def load_newest(self) -> LoadedSnapshot | None:
-        """The newest whole snapshot; damaged ones are passed over and logged. About 1 s per 200,000 records."""
+        """The newest whole snapshot; damaged ones are passed over and logged. About 1 s per 200,000 records.
+
+        Raises SnapshotCorrupt if there are snapshots but none is whole: an empty cluster must not begin in their place.
+        """
+        damaged: SnapshotCorrupt | None = None
         for key in reversed(await self._keys()):
             try:
                 body = _unpack(key, await self._store.get(key))
             except SnapshotCorrupt as error:
                 _log.error("snapshot_passed_over", key=key, reason=str(error))
+                damaged = damaged or error
                 continue
             image = MetadataImage()
             image.load_snapshot((decode_record(raw) for raw in body.records), body.offset)
             return LoadedSnapshot(body.offset, body.epoch, image)
+        if damaged is not None:
+            raise damaged
         return None
 
     async def save(self, records: Sequence[Record], offset: MetadataOffset, epoch: ControllerEpoch) -> None:

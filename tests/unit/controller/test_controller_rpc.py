@@ -11,7 +11,7 @@ import msgspec
 import pytest
 from support.controller_cluster import Broker, Cluster, until, until_async
 
-from controller.errors import DataDirInUse, JournalFailed, RequestRefused
+from controller.errors import DataDirInUse, JournalFailed, RequestRefused, StoreNotEmpty
 from controller.main import ControllerServer
 from controller.metadata.delta import MetadataDelta
 from controller.metadata.records import MetadataOffset
@@ -344,6 +344,14 @@ async def test_a_broker_that_leaves_in_order_needs_no_recovery(start: Start) -> 
     await two.follower.reached(one.follower.offset, asyncio.get_running_loop().time() + 5)
     assert two.image.nodes.get(one.node.node_id) is None
     assert two.image.topics.led_count(two.node) == 4
+
+
+async def test_a_new_cluster_does_not_begin_in_the_store_of_another(start: Start, tmp_path: Path) -> None:
+    cluster = await start()
+    await cluster.snapshot()
+    other = ControllerServer(msgspec.structs.replace(cluster.config, data_dir=tmp_path / "new"), cluster.store)
+    with pytest.raises(StoreNotEmpty):
+        await other.start()
 
 
 async def test_one_process_per_data_directory(start: Start) -> None:

@@ -1,0 +1,112 @@
+"""The controller as a process, and a broker's follower as one that is stopped with SIGSTOP: what no simulation of a hang can prove."""
+
+import asyncio
+import os
+import signal
+import sys
+from pathlib import Path
+
+import pytest
+from support.controller_cluster import Cluster, until
+
+from controller.rpc.client import ControllerClient
+
+pytestmark = pytest.mark.system
+
+FOLLOWER = """
+import asyncio, sys
+from uuid import uuid4
+from controller.rpc.client import ControllerClient
+from controller.rpc.follower import MetadataFollower
+from controller.rpc.messages import RegisterBroker
+from stream.ports import WalIdentity
+
+async def main():
+    client = ControllerClient([sys.argv[1]])
+    registered = await client.register_broker(
+        RegisterBroker(node_id=-1, incarnation_id=uuid4(), host="", port=9092, machine_host="h"))
+    follower = MetadataFollower(client, WalIdentity(registered.node_id, registered.node_epoch), heartbeat_interval_s=0.05)
+    await follower.start()
+    loop = asyncio.get_running_loop()
+    last = loop.time()
+    print("started", registered.node_id, registered.node_epoch, follower.can_write(), flush=True)
+    while loop.time() - last < 0.5:
+        last = loop.time()
+        await asyncio.sleep(0.01)
+    print("woke", follower.can_write(), flush=True)
+    await follower.failed
+    print("fenced", follower.fenced, follower.can_write(), flush=True)
+
+asyncio.run(main())
+"""
+
+CONTROLLER = """
+import sys
+from pathlib import Path
+from controller.config import ControllerConfig
+from controller.main import run
+sys.exit(run(ControllerConfig(data_dir=Path(sys.argv[1])), "memory:"))
+"""
+
+
+async def lines_of(process: asyncio.subprocess.Process) -> list[str]:
+    assert process.stdout is not None
+    async with asyncio.timeout(20):
+        return (await process.stdout.readline()).decode().split()
+
+
+async def test_a_stopped_broker_is_fenced_and_knows_it_at_its_first_look_when_it_wakes(tmp_path: Path) -> None:
+    cluster = Cluster(tmp_path, session_timeout_ms=600)
+    await cluster.start()
+    other = await cluster.broker()
+    process = await asyncio.create_subprocess_exec(
+        sys.executable, "-c", FOLLOWER, cluster.server.address, stdout=asyncio.subprocess.PIPE, stderr=asyncio.subprocess.DEVNULL
+    )
+    try:
+        words = await _skip_logs(process, "started")
+        node_id = int(words[1])
+        assert words[3] == "True"
+        process.send_signal(signal.SIGSTOP)
+
+        def is_fenced() -> bool:
+            node = next((node for node in other.image.nodes if node.node_id == node_id), None)
+            return node is not None and node.fenced
+
+        await until(is_fenced)
+        assert other.follower.can_write()
+        process.send_signal(signal.SIGCONT)
+        assert await _skip_logs(process, "woke") == ["woke", "False"]
+        assert await _skip_logs(process, "fenced") == ["fenced", "True", "False"]
+    finally:
+        process.kill()
+        await process.wait()
+        await cluster.stop()
+
+
+async def test_the_process_starts_serves_and_ends_with_sigterm(tmp_path: Path) -> None:
+    process = await asyncio.create_subprocess_exec(
+        sys.executable, "-c", CONTROLLER, str(tmp_path), stdout=asyncio.subprocess.DEVNULL, stderr=asyncio.subprocess.PIPE,
+        env={**os.environ, "NO_COLOR": "1"},
+    )  # fmt: skip
+    try:
+        assert process.stderr is not None
+        async with asyncio.timeout(20):
+            while "controller_started" not in (line := (await process.stderr.readline()).decode()):
+                assert line, "it ended"
+        address = next(word for word in line.split() if word.startswith("address=")).partition("=")[2]
+        client = ControllerClient([address])
+        assert (await client.describe()).active
+        await client.close()
+        process.terminate()
+        async with asyncio.timeout(20):
+            assert await process.wait() == 0
+    finally:
+        if process.returncode is None:
+            process.kill()
+            await process.wait()
+
+
+async def _skip_logs(process: asyncio.subprocess.Process, word: str) -> list[str]:
+    while (words := await lines_of(process))[:1] != [word]:
+        assert words, "it ended"
+    return words

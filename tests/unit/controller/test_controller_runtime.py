@@ -1,0 +1,160 @@
+"""The writer against a quorum whose commits are held in the test's hand."""
+
+import asyncio
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+import pytest
+
+from controller.config import ControllerConfig
+from controller.errors import JournalFailed, NotLeader, QuorumClosed
+from controller.managers.result import Result
+from controller.metadata.image import MetadataImage
+from controller.metadata.records import ControllerEpoch, KeyValueRecord, MetadataOffset
+from controller.quorum import CommittedRecords, Leadership
+from controller.rpc.messages import Status
+from controller.runtime import Runtime, Work
+from stream.ids import Millis
+
+
+class HeldQuorum:
+    """Commits a proposal when told to."""
+
+    def __init__(self) -> None:
+        self.leadership = Leadership(active=True, epoch=ControllerEpoch(1))
+        self.first_offset = MetadataOffset(0)
+        self.records: list[bytes] = []
+        self.proposed: asyncio.Queue[tuple[Sequence[bytes], asyncio.Future[None]]] = asyncio.Queue()
+
+    @property
+    def committed_offset(self) -> MetadataOffset:
+        return MetadataOffset(len(self.records))
+
+    async def propose(self, epoch: ControllerEpoch, records: Sequence[bytes]) -> MetadataOffset:
+        decision: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        self.proposed.put_nowait((records, decision))
+        await decision
+        self.records += records
+        return self.committed_offset
+
+    def read(self, offset: MetadataOffset, max_bytes: int) -> CommittedRecords:
+        return CommittedRecords(offset, self.records[offset:])
+
+    async def wait_committed(self, offset: MetadataOffset) -> None:
+        raise AssertionError("nobody follows here")
+
+    async def drop_before(self, offset: MetadataOffset) -> None:
+        raise AssertionError("nothing is dropped here")
+
+    def on_leadership(self, listener: Callable[[Leadership], None]) -> None:
+        raise AssertionError("leadership is set by hand here")
+
+
+def put(key: str) -> Work:
+    return lambda _image, _now: Result([KeyValueRecord(key, b"v")], value=key)
+
+
+def seen(image: MetadataImage, _: Millis) -> Result[list[str]]:
+    return Result(value=[key for key, _ in image.kv.items()])
+
+
+class Fixture:
+    def __init__(self, directory: Path, **limits: int) -> None:
+        self.quorum = HeldQuorum()
+        config = ControllerConfig(data_dir=directory, **limits)  # type: ignore[arg-type]
+        self.runtime = Runtime(self.quorum, MetadataImage(), config, lambda: Millis(0))
+        self.runtime.start()
+
+    async def proposal(self) -> tuple[Sequence[bytes], "asyncio.Future[None]"]:
+        async with asyncio.timeout(5):
+            return await self.quorum.proposed.get()
+
+
+async def test_nothing_is_answered_before_its_commit_and_requests_that_arrive_meanwhile_share_the_next_one(tmp_path: Path) -> None:
+    fixture = Fixture(tmp_path)
+    first = asyncio.create_task(fixture.runtime.submit("a", put("a")))
+    records, commit_first = await fixture.proposal()
+    assert len(records) == 1
+    rest = [asyncio.create_task(fixture.runtime.submit(key, put(key))) for key in "bcd"]
+    read = asyncio.create_task(fixture.runtime.submit("read", seen))
+    look = asyncio.create_task(fixture.runtime.between(lambda image: (image.end_offset, len(image.kv))))
+    await asyncio.sleep(0)
+    assert not any(task.done() for task in (first, *rest, read, look))
+    commit_first.set_result(None)
+    assert (await first).offset == 1
+    assert await look == (1, 1), "between two batches the image holds committed records only"
+    records, commit_rest = await fixture.proposal()
+    assert len(records) == 3
+    await asyncio.sleep(0)
+    assert not read.done(), "a read sees what is before it in its batch, so it waits for the commit too"
+    commit_rest.set_result(None)
+    assert [(await task).offset for task in rest] == [2, 3, 4]
+    assert (await read).value == ["a", "b", "c", "d"]
+    await fixture.runtime.stop()
+
+
+async def test_a_lost_proposal_ends_the_writer_and_answers_nobody_with_success(tmp_path: Path) -> None:
+    fixture = Fixture(tmp_path)
+    lost = asyncio.create_task(fixture.runtime.submit("a", put("a")))
+    _, decision = await fixture.proposal()
+    waiting = asyncio.create_task(fixture.runtime.submit("b", put("b")))
+    await asyncio.sleep(0)
+    decision.set_exception(JournalFailed("journal", OSError(5, "I/O error")))
+    with pytest.raises(QuorumClosed):
+        await lost
+    with pytest.raises(QuorumClosed):
+        await waiting
+    with pytest.raises(JournalFailed):
+        await fixture.runtime.failed
+    with pytest.raises(QuorumClosed):
+        await fixture.runtime.submit("c", put("c"))
+    with pytest.raises(QuorumClosed):
+        await fixture.runtime.between(lambda image: image.end_offset)
+
+
+async def test_a_full_queue_is_busy_and_an_expired_request_is_not_done(tmp_path: Path) -> None:
+    fixture = Fixture(tmp_path, queue_count_max=2, queue_bytes_max=100)
+    held = asyncio.create_task(fixture.runtime.submit("held", put("held")))
+    _, commit = await fixture.proposal()
+    expired = asyncio.create_task(fixture.runtime.submit("expired", put("expired"), timeout_s=0.01, request_id="r"))
+    kept = asyncio.create_task(fixture.runtime.submit("kept", put("kept"), size_bytes=90))
+    await asyncio.sleep(0)
+    assert (await fixture.runtime.submit("one too many", put("x"))).status is Status.CONTROLLER_BUSY
+    with pytest.raises(TimeoutError):
+        await expired
+    commit.set_result(None)
+    assert (await held).status is Status.OK
+    records, commit = await fixture.proposal()
+    assert len(records) == 1
+    commit.set_result(None)
+    assert (await kept).offset == 2
+    assert fixture.runtime.counters.expired == 1
+    again = asyncio.create_task(fixture.runtime.submit("expired", put("expired"), request_id="r"))
+    (await fixture.proposal())[1].set_result(None)
+    assert (await again).offset == 3, "what was never done is not answered from memory"
+    assert (await fixture.runtime.submit("too big", put("x"), size_bytes=101)).status is Status.CONTROLLER_BUSY
+    await fixture.runtime.stop()
+
+
+async def test_a_manager_that_raises_fails_its_own_request_only(tmp_path: Path) -> None:
+    fixture = Fixture(tmp_path)
+
+    def defect(image: MetadataImage, now_ms: Millis) -> Result[None]:
+        raise KeyError("oops")
+
+    broken, fine = asyncio.create_task(fixture.runtime.submit("bad", defect)), asyncio.create_task(fixture.runtime.submit("ok", put("k")))
+    (await fixture.proposal())[1].set_result(None)
+    reply = await broken
+    assert reply.status is Status.INVALID_REQUEST
+    assert "KeyError" in reply.detail
+    assert (await fine).status is Status.OK
+    await fixture.runtime.stop()
+
+
+async def test_who_does_not_lead_says_who_does(tmp_path: Path) -> None:
+    fixture = Fixture(tmp_path)
+    fixture.quorum.leadership = Leadership(active=False, epoch=ControllerEpoch(2), address="other:1")
+    with pytest.raises(NotLeader) as not_leader:
+        await fixture.runtime.submit("a", put("a"))
+    assert not_leader.value.leader == "other:1"
+    await fixture.runtime.stop()

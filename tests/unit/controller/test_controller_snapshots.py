@@ -1,0 +1,81 @@
+"""Snapshots in the object store: whole, checked, a few kept."""
+
+import pytest
+
+from controller.errors import SnapshotCorrupt
+from controller.metadata.image import MetadataImage
+from controller.metadata.records import ClusterRecord, ControllerEpoch, KeyValueRecord, MetadataOffset
+from controller.snapshots import SnapshotStore, copy_image
+from objectstore.memory import MemoryStore
+from stream.keys import snapshot_key
+
+EPOCH = ControllerEpoch(3)
+
+
+def image(keys: int) -> MetadataImage:
+    made = MetadataImage()
+    made.apply_all([ClusterRecord("c"), *(KeyValueRecord(f"k{number}", b"v") for number in range(keys))])
+    return made
+
+
+async def save(snapshots: SnapshotStore, keys: int) -> MetadataImage:
+    made = image(keys)
+    records, offset = copy_image(made)
+    await snapshots.save(records, offset, EPOCH)
+    return made
+
+
+@pytest.fixture
+def store() -> MemoryStore:
+    return MemoryStore()
+
+
+@pytest.fixture
+def snapshots(store: MemoryStore) -> SnapshotStore:
+    return SnapshotStore(store, "c", kept=2)
+
+
+async def test_a_snapshot_gives_the_image_back(snapshots: SnapshotStore) -> None:
+    assert await snapshots.load_newest() is None
+    made = await save(snapshots, 5_000)
+    await save(snapshots, 5_000)
+    loaded = await snapshots.load_newest()
+    assert loaded is not None
+    assert (loaded.offset, loaded.epoch) == (made.end_offset, EPOCH)
+    assert loaded.image == made
+
+
+async def test_damaged_snapshots_are_passed_over(store: MemoryStore, snapshots: SnapshotStore) -> None:
+    older = await save(snapshots, 1)
+    newer = await save(snapshots, 2)
+    key = snapshot_key("c", newer.end_offset, EPOCH)
+    whole = await store.get(key)
+    for at in range(len(whole)):
+        damaged = bytearray(whole)
+        damaged[at] ^= 1
+        await store.put(key, bytes(damaged))
+        loaded = await snapshots.load_newest()
+        assert loaded is not None
+        assert loaded.image == older, f"byte {at}"
+    await store.put(key, whole[:5])
+    loaded = await snapshots.load_newest()
+    assert loaded is not None
+    assert loaded.image == older
+
+
+async def test_if_no_snapshot_is_whole_the_start_says_so(store: MemoryStore, snapshots: SnapshotStore) -> None:
+    made = await save(snapshots, 1)
+    await store.put(snapshot_key("c", made.end_offset, EPOCH), b"rubbish")
+    with pytest.raises(SnapshotCorrupt):
+        await snapshots.load_newest()
+
+
+async def test_the_newest_few_are_kept_and_the_log_is_needed_from_the_one_before_the_newest(
+    store: MemoryStore, snapshots: SnapshotStore
+) -> None:
+    offsets: list[MetadataOffset] = []
+    for keys in (1, 2, 3, 4):
+        offsets.append((await save(snapshots, keys)).end_offset)
+        previous = await snapshots.drop_old()
+        assert previous == (offsets[-2] if len(offsets) > 1 else 0)
+    assert len([info async for info in store.list("meta/c/")]) == 2
