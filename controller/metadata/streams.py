@@ -71,6 +71,8 @@ class StreamState:
     def find(self, start: Offset, end: Offset, limit: int) -> list[LogEntry]:
         """Entries that intersect [start, end), in order, at most `limit`. O(log n + answer)."""
         found: list[LogEntry] = []
+        if start >= end:
+            return found
         entries = self.entries
         for index in range(self.index_of(start), len(entries)):
             entry = entries[index]

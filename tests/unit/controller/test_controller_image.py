@@ -1,0 +1,186 @@
+"""The image by itself: look-ups, snapshots, deltas, the codec, and that it refuses to be contradicted."""
+
+from uuid import UUID
+
+import msgspec
+import pytest
+from managers_cluster import Cluster, part, slot, snapshot_of
+
+from controller.managers import objects
+from controller.metadata.codec import decode_record, encode_raw, encode_record
+from controller.metadata.delta import MetadataDelta
+from controller.metadata.errors import InvariantBroken
+from controller.metadata.image import MetadataImage
+from controller.metadata.records import (
+    ConfigRecord,
+    IdsReserved,
+    KeyValueRecord,
+    MetadataOffset,
+    ObjectCommitted,
+    ObjectDestroyed,
+    PartitionRecord,
+    RangesReplaced,
+    Record,
+    StreamOpened,
+    TopicRemoved,
+    WalEnded,
+)
+from controller.metadata.snapshot import RANGES_PER_RECORD_MAX, snapshot_chunks, snapshot_records
+from controller.metadata.topics import PartitionKey
+from stream.ids import Millis, NodeEpoch, NodeId, ObjectId, Offset, StreamId, WalSequence
+from stream.ports import ObjectRole, WalIdentity
+
+
+@pytest.fixture
+def cluster() -> Cluster:
+    """Broker 1 leads t-0; stream 1 holds [0,5) [5,9) [9,12)."""
+    cluster = Cluster()
+    node = cluster.broker(1)
+    cluster.topic("t")
+    cluster.open_led(node)
+    cluster.commit(node, *(slot(node, n, part(1, low, high)) for n, (low, high) in enumerate([(0, 5), (5, 9), (9, 12)])))
+    return cluster
+
+
+@pytest.mark.parametrize(
+    ("start", "end", "limit", "found"),
+    [(0, 12, 9, [0, 5, 9]), (4, 5, 9, [0]), (5, 6, 9, [5]), (4, 6, 9, [0, 5]), (0, 12, 2, [0, 5]), (12, 20, 9, []), (3, 3, 9, [])],
+)
+def test_ranges_are_found_by_offset(cluster: Cluster, start: int, end: int, limit: int, found: list[int]) -> None:
+    ranges = cluster.image.find_ranges(StreamId(1), Offset(start), Offset(end), limit)
+    assert [item.range.start_offset for item in ranges] == found
+    assert all(item.role == ObjectRole.WAL and item.key.startswith("wal/1/") for item in ranges)
+
+
+def test_an_unknown_stream_has_no_ranges(cluster: Cluster) -> None:
+    assert cluster.image.find_ranges(StreamId(77), Offset(0), Offset(9), 9) == []
+
+
+def test_ids_of_what_was_removed_are_not_given_again_after_a_snapshot(cluster: Cluster) -> None:
+    node = cluster.broker(2)
+    item = cluster.prepare(node)[0]
+    cluster.delete("t")
+    cluster.now_ms = Millis(cluster.now_ms + objects.PREPARED_TTL_MS)
+    cluster.tick()
+    cluster.apply(objects.objects_removed(cluster.image, [item.object_id]))
+    copy = snapshot_of(cluster.image)
+    assert copy == cluster.image
+    assert (copy.next_stream_id, copy.next_object_id, copy.next_node_epoch) == (2, item.object_id + 1, 3)
+
+
+def test_a_snapshot_comes_in_bounded_chunks(cluster: Cluster) -> None:
+    records = list(snapshot_records(cluster.image))
+    chunks = list(snapshot_chunks(cluster.image, 4))
+    assert [record for chunk in chunks for record in chunk] == records
+    assert {len(chunk) for chunk in chunks[:-1]} == {4}
+
+
+def test_an_object_with_very_many_ranges_takes_several_records() -> None:
+    cluster = Cluster()
+    node = cluster.broker(1)
+    cluster.topic("t", partitions=RANGES_PER_RECORD_MAX // 2 + 1)
+    cluster.open_led(node)
+    cluster.commit(node, slot(node, 0, *(part(stream.stream_id, 0, 1) for stream in cluster.image.streams)))
+    sizes = [len(record.ranges) for record in snapshot_records(cluster.image) if isinstance(record, ObjectCommitted)]
+    assert sizes == [RANGES_PER_RECORD_MAX, 2]
+    assert snapshot_of(cluster.image) == cluster.image
+
+
+def test_configs_keys_and_ended_wals_are_in_the_snapshot(cluster: Cluster) -> None:
+    dead = cluster.broker(2)
+    cluster.apply(
+        [
+            ConfigRecord(2, "t", "retention.ms", "5"),
+            KeyValueRecord("k", b"\x00\xff"),
+            WalEnded(dead.node_id, dead.node_epoch, WalSequence(3)),
+        ]
+    )
+    copy = snapshot_of(cluster.image)
+    assert copy == cluster.image
+    assert copy.configs.topic("t") == {"retention.ms": "5"}
+    cluster.apply([ConfigRecord(2, "t", "retention.ms", None), KeyValueRecord("k", None)])
+    assert snapshot_of(cluster.image) == cluster.image
+    assert copy != cluster.image
+
+
+def test_a_snapshot_is_loaded_into_a_fresh_image_only(cluster: Cluster) -> None:
+    with pytest.raises(InvariantBroken):
+        cluster.image.load_snapshot([], MetadataOffset(1))
+
+
+def test_a_delta_names_what_was_touched(cluster: Cluster) -> None:
+    topic = cluster.partitions("t")[0]
+    node = cluster.image.nodes.get(NodeId(1))
+    assert node is not None
+    committed = ObjectCommitted(ObjectId(9), "k", 3, 1, Millis(0), (part(1, 0, 1),))
+    replaced = RangesReplaced(StreamId(0), (ObjectId(4),), ObjectId(9), part(0, 0, 1))
+    records: list[Record] = [
+        topic,
+        node,
+        committed,
+        replaced,
+        ConfigRecord(2, "t", "n", "v"),
+        KeyValueRecord("k", b""),
+        WalEnded(NodeId(1), NodeEpoch(1), WalSequence(0)),
+        TopicRemoved(UUID(int=9)),
+    ]
+    delta = MetadataDelta.of(records)
+    assert delta == MetadataDelta(
+        topic_ids={topic.topic_id, UUID(int=9)},
+        removed_topic_ids={UUID(int=9)},
+        partitions={PartitionKey(topic.topic_id, 0)},
+        node_ids={NodeId(1)},
+        wals={WalIdentity(NodeId(1), NodeEpoch(1))},
+        stream_ids={StreamId(0), StreamId(1)},
+        object_ids={ObjectId(4), ObjectId(9)},
+        configs={(2, "t")},
+        keys={"k"},
+    )
+
+
+def test_records_are_read_back_and_unknown_ones_are_refused(cluster: Cluster) -> None:
+    for record in snapshot_records(cluster.image):
+        assert decode_record(encode_record(record)) == record
+    assert decode_record(encode_raw([IdsReserved(StreamId(1), ObjectId(2), NodeEpoch(3))])[0]) == IdsReserved(
+        StreamId(1), ObjectId(2), NodeEpoch(3)
+    )
+    with pytest.raises(msgspec.ValidationError):
+        decode_record(msgspec.msgpack.encode(["from-the-future", 1]))
+
+
+@pytest.mark.parametrize(
+    "record",
+    [
+        StreamOpened(StreamId(77), 0, NodeId(1), NodeEpoch(1)),
+        StreamOpened(StreamId(1), -1, NodeId(1), NodeEpoch(1)),
+        TopicRemoved(UUID(int=99)),
+        ObjectDestroyed(ObjectId(0), Millis(1)),
+        ObjectDestroyed(ObjectId(99), Millis(1)),
+        WalEnded(NodeId(9), NodeEpoch(9), WalSequence(0)),
+        PartitionRecord(UUID(int=99), 0, (NodeId(1),), NodeId(1), NodeEpoch(1), 0, StreamId(0), StreamId(1)),
+    ],
+)
+def test_a_record_that_does_not_fit_stops_everything(cluster: Cluster, record: Record) -> None:
+    with pytest.raises(InvariantBroken):
+        cluster.image.apply(record, cluster.image.end_offset)
+
+
+def test_applying_counts_offsets() -> None:
+    image = MetadataImage()
+    image.apply(KeyValueRecord("k", b""), MetadataOffset(41))
+    assert image.end_offset == 42
+
+
+@pytest.mark.parametrize(
+    "broken",
+    [
+        ObjectCommitted(ObjectId(50), "gap", 3, 1, Millis(0), (part(1, 13, 14),)),
+        ObjectCommitted(ObjectId(50), "overlap", 3, 1, Millis(0), (part(1, 3, 7),)),
+        RangesReplaced(StreamId(1), (ObjectId(1),), ObjectId(2), part(1, 6, 9)),
+        WalEnded(NodeId(1), NodeEpoch(1), WalSequence(3)),
+    ],
+)
+def test_the_invariants_see_what_managers_never_do(cluster: Cluster, broken: Record) -> None:
+    cluster.image.apply(broken, cluster.image.end_offset)
+    with pytest.raises(InvariantBroken):
+        cluster.image.check_invariants()
