@@ -19,7 +19,7 @@ from stream.block_cache import BlockCache, BlockKey, LoadingCache
 from stream.block_walk import Piece, cut, find_timestamp
 from stream.errors import NotContiguous, ObjectCorrupt, StreamError
 from stream.format.layout import TAIL_BYTES
-from stream.format.reader import NeedMore, ObjectIndex, check_block, parse_tail
+from stream.format.reader import NeedMore, ObjectIndex, check_block, is_intact, parse_tail
 from stream.ids import Offset
 from stream.ports import ObjectRange
 from stream.read_ahead import ReadAhead, Reader
@@ -229,11 +229,11 @@ class ObjectReader:
         return [(index, index.size_bytes)]
 
     def _keep_all(self, key: str, index: ObjectIndex, data: bytes) -> None:
-        """A small object came whole with its index: its blocks need no second GET."""
+        """A small object came whole with its index: its blocks need no second GET. A damaged one fails whoever reads it, nobody else."""
         for entry in index.blocks():
             block = data[entry.position : entry.position + entry.size_bytes]
-            check_block(entry, block, key)
-            self._blocks.put((key, entry.position), block, len(block))
+            if is_intact(entry, block):
+                self._blocks.put((key, entry.position), block, len(block))
 
     async def _get(self, source: ObjectRange, start: int, length: int) -> bytes:
         if length <= 0:

@@ -186,9 +186,14 @@ def _entry_at(entries: bytes, ordinal: int) -> BlockEntry:
     return BlockEntry._make(layout.ENTRY.unpack_from(entries, ordinal * layout.ENTRY_BYTES))
 
 
+def is_intact(entry: BlockEntry, data: Buffer) -> bool:
+    """Whether `data` is the whole block that the entry describes."""
+    return len(data) == entry.size_bytes and bool(crc32c(data) == entry.crc)
+
+
 def check_block(entry: BlockEntry, data: Buffer, key: str = "") -> None:
-    """Raises ObjectCorrupt unless `data` is the whole block that the entry describes."""
-    if len(data) != entry.size_bytes or crc32c(data) != entry.crc:
+    """Raises ObjectCorrupt unless the block is intact."""
+    if not is_intact(entry, data):
         raise ObjectCorrupt(key, entry.position, f"the block of stream {entry.stream_id} does not match its checksum")
 
 

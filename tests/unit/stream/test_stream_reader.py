@@ -198,6 +198,17 @@ async def test_damage_is_refused(size_bytes: int) -> None:
         await reader.close()
 
 
+async def test_a_neighbours_damage_is_not_ours() -> None:
+    store = MemoryStore()
+    ranges, everything = await three_objects(store)
+    bad = bytearray(await store.get(ranges[0].key))
+    bad[60] ^= 1  # in the block of stream 3
+    await store.put(ranges[0].key, bad)
+    reader = reader_of(store)
+    assert b"".join(await reader.read(ranges, 0, 1 << 20)) == everything
+    await reader.close()
+
+
 async def test_ranges_must_follow_one_another() -> None:
     store = MemoryStore()
     ranges, _ = await three_objects(store)
