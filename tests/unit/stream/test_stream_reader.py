@@ -181,8 +181,10 @@ async def test_damage_is_refused(size_bytes: int) -> None:
     ranges, everything = await three_objects(store, size_bytes=size_bytes)
     good = await store.get(ranges[0].key)
     rng = random.Random(5)
-    positions = [good.index(everything[:100]) + i for i in range(61)] + [len(good) - 1 - i for i in range(200)]
-    for position in positions + [rng.randrange(300, len(good) // 2) for _ in range(50)]:
+    ours = good.index(everything[:100])
+    positions = [ours + i for i in range(61)] + [len(good) - 1 - i for i in range(200)]
+    positions += [ours + rng.randrange(ranges[0].range.size_bytes) for _ in range(50)]
+    for position in positions:
         bad = bytearray(good)
         bad[position] ^= 1 << rng.randrange(8)
         await store.put(ranges[0].key, bad)
