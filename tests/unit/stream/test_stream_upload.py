@@ -41,7 +41,7 @@ def test_objects_are_split_at_their_limit() -> None:
         (ObjectRole.STREAM, [(1, 10, 20)]),
         (ObjectRole.STREAM, [(1, 20, 22)]),
     ]
-    shared = shape(plan_objects(block_of(s1=2_500, s2=2_500, s3=2_500), CONFIG))
+    shared = shape(plan_objects(block_of(s1=3_000, s2=3_000, s3=3_000), CONFIG))
     assert [role for role, _ in shared] == [ObjectRole.STREAM, ObjectRole.STREAM, ObjectRole.STREAM]
     assert [role for role, _ in shape(plan_objects(block_of(s1=2_000, s2=2_000, s3=2_000), CONFIG))] == [
         ObjectRole.STREAM_SET,

@@ -1,0 +1,112 @@
+"""Put one object into one WAL slot and find out for certain whether it is ours: retries, comparison after 412, a second PUT for slow ones.
+
+Invariants: every try sends the same bytes to the same key, so any number of them, at once or one after the other, leaves one object there;
+success means that the slot holds our object (footers are equal; they cover writer, slot and every block by CRC); WalFenced means that it
+holds a sound object that is not ours, which no retry can change. Must not know which slots exist.
+Source: DESIGN.md 5; AutoMQ's hedged WAL PUT.
+"""
+
+import asyncio
+from random import Random
+
+import structlog
+
+from objectstore.errors import ObjectStoreError, PreconditionFailed
+from objectstore.ports import ObjectStore
+from stream.config import StreamConfig
+from stream.errors import ObjectCorrupt, WalFailed, WalFenced
+from stream.format.layout import FOOTER_BYTES, TAIL_BYTES
+from stream.format.reader import NeedMore, parse_tail
+from stream.format.writer import BuiltObject
+from stream.ids import WalSequence
+from stream.retry import Backoff
+
+_log = structlog.get_logger(__name__)
+
+_FIRST_GUESS_S = 1.0
+_DURATION_WEIGHT = 0.1
+
+
+class SlotWriter:
+    """Knows how long PUTs take at present; one per WAL."""
+
+    def __init__(self, store: ObjectStore, config: StreamConfig, rng: Random) -> None:
+        self._store = store
+        self._config = config
+        self._rng = rng
+        self._clock = asyncio.get_running_loop().time
+        self._mean_s = _FIRST_GUESS_S
+        self._tries: set[asyncio.Task[None]] = set()
+
+    async def write(self, key: str, sequence: WalSequence, built: BuiltObject) -> None:
+        """Return when the slot is ours. Raises WalFenced, or WalFailed when nothing was certain until the deadline."""
+        begun = self._clock()
+        deadline = begun + self._config.wal_put_deadline_ms / 1000
+        backoff = Backoff(self._config, self._rng)
+        while True:
+            try:
+                async with asyncio.timeout(self._config.wal_put_attempt_ms / 1000):
+                    await self._round(key, sequence, built)
+            except (ObjectStoreError, ObjectCorrupt, TimeoutError) as error:
+                pause_s = backoff.next_s()
+                if self._clock() + pause_s > deadline:
+                    raise WalFailed(sequence, f"{backoff.attempt_count} tries, the last: {error!r}") from error
+                _log.warning("wal_put_failed", sequence=sequence, attempt_count=backoff.attempt_count, error=repr(error))
+                await asyncio.sleep(pause_s)
+            else:
+                self._mean_s += (self._clock() - begun - self._mean_s) * _DURATION_WEIGHT
+                return
+
+    async def stopped(self) -> None:
+        """Return when no try is under way any more; cancel the writes before."""
+        while self._tries:
+            await asyncio.wait(self._tries)
+
+    async def _round(self, key: str, sequence: WalSequence, built: BuiltObject) -> None:
+        """One try, and a second beside it when the first takes long. The first success (or fence) decides, else the last error."""
+        running = {self._begin(key, sequence, built)}
+        failure: BaseException = TimeoutError()
+        try:
+            if self._config.wal_hedge_factor:
+                patience_s = max(self._config.wal_hedge_min_ms / 1000, self._config.wal_hedge_factor * self._mean_s)
+                done, _ = await asyncio.wait(running, timeout=patience_s)
+                if not done:
+                    running.add(self._begin(key, sequence, built))
+            while running:
+                done, running = await asyncio.wait(running, return_when=asyncio.FIRST_COMPLETED)
+                for task in done:
+                    error = task.exception()
+                    if error is None:
+                        return
+                    if isinstance(error, WalFenced):
+                        raise error
+                    failure = error
+            raise failure
+        finally:
+            for task in running:
+                task.cancel()
+
+    def _begin(self, key: str, sequence: WalSequence, built: BuiltObject) -> asyncio.Task[None]:
+        task = asyncio.ensure_future(self._try(key, sequence, built))
+        self._tries.add(task)
+        task.add_done_callback(self._ended)
+        return task
+
+    def _ended(self, task: asyncio.Task[None]) -> None:
+        self._tries.discard(task)
+        if not task.cancelled():
+            task.exception()  # the loser of a round has nobody who asks for its error
+
+    async def _try(self, key: str, sequence: WalSequence, built: BuiltObject) -> None:
+        """What is found in a taken slot decides only if it is sound: a damaged answer (ObjectCorrupt) is asked for again."""
+        try:
+            await self._store.put_if_absent(key, built.chunks)
+        except PreconditionFailed:
+            tail = await self._store.get_tail(key, TAIL_BYTES)
+            if tail.size_bytes == built.size_bytes and tail.data[-FOOTER_BYTES:] == built.footer:
+                return
+            found = parse_tail(tail.data, tail.size_bytes, key)
+            by = "an object that is not ours"
+            if not isinstance(found, NeedMore):
+                by = f"a {found.header.role.name} object of node {found.header.writer.node_id} epoch {found.header.writer.node_epoch}"
+            raise WalFenced(sequence, by) from None

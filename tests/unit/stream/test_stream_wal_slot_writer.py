@@ -1,0 +1,113 @@
+"""One slot: however often and in whatever order its tries end, the answer is the truth about what lies there."""
+
+import asyncio
+from dataclasses import replace
+from random import Random
+
+import pytest
+
+from objectstore.body import join_body
+from objectstore.errors import ConditionalConflict, Unavailable
+from objectstore.memory import MemoryStore
+from objectstore.ports import Body
+from stream.errors import WalFailed, WalFenced
+from stream.format.writer import BuiltObject, StreamRun, build_object, fence_object
+from stream.ids import NodeEpoch, NodeId, StreamId, WalSequence
+from stream.keys import wal_key
+from stream.ports import ObjectRole, WalIdentity
+from stream.wal.slot_writer import SlotWriter
+from tests.support.stream_storage import FAST, NOW_MS, entry, settle
+
+ME, OTHER = WalIdentity(NodeId(1), NodeEpoch(1)), WalIdentity(NodeId(2), NodeEpoch(1))
+SLOT = WalSequence(0)
+KEY = wal_key(ME, SLOT)
+HEDGING = replace(FAST, wal_hedge_factor=1, wal_hedge_min_ms=1)
+
+
+def built(stream_id: int = 1) -> BuiltObject:
+    return build_object(ObjectRole.WAL, ME, SLOT, NOW_MS, [StreamRun(StreamId(stream_id), [entry(stream_id, 0)])])
+
+
+class Tries(MemoryStore):
+    """Each PUT waits; the test ends it: done, done with the answer lost, or not done."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.tries: list[asyncio.Future[str]] = []
+
+    async def put_if_absent(self, key: str, body: Body) -> str:
+        self.tries.append(asyncio.get_running_loop().create_future())
+        how = await self.tries[-1]
+        if how == "refused":
+            raise ConditionalConflict(key)
+        etag = await super().put_if_absent(key, join_body(body))
+        if how == "lost":
+            raise Unavailable("put", key, "reset")
+        return etag
+
+    async def until_tries(self, count: int) -> None:
+        async with asyncio.timeout(5):
+            while len(self.tries) < count:  # noqa: ASYNC110 - the writer announces nothing
+                await asyncio.sleep(0.001)
+
+
+async def hedging(store: Tries) -> tuple[SlotWriter, "asyncio.Task[None]"]:
+    writer = SlotWriter(store, HEDGING, Random(1))
+    writer._mean_s = 0.001
+    task = asyncio.ensure_future(writer.write(KEY, SLOT, built()))
+    await store.until_tries(2)
+    return writer, task
+
+
+@pytest.mark.parametrize("first", [0, 1])
+async def test_the_faster_of_two_tries_decides(first: int) -> None:
+    store = Tries()
+    writer, task = await hedging(store)
+    store.tries[first].set_result("done")
+    await task
+    await writer.stopped()
+    assert store.tries[1 - first].cancelled()
+
+
+async def test_both_tries_arrive_and_the_answer_of_the_first_is_lost() -> None:
+    store = Tries()
+    _, task = await hedging(store)
+    store.tries[0].set_result("lost")
+    await settle()
+    assert not task.done()
+    store.tries[1].set_result("done")
+    await task
+    assert (await store.head(KEY)).size_bytes == built().size_bytes
+
+
+async def test_a_refused_second_try_waits_for_the_first() -> None:
+    store = Tries()
+    _, task = await hedging(store)
+    store.tries[1].set_result("refused")
+    await settle()
+    assert not task.done()
+    store.tries[0].set_result("done")
+    await task
+
+
+async def test_a_fence_decides_whichever_try_meets_it() -> None:
+    store = Tries()
+    _, task = await hedging(store)
+    await store.put(KEY, fence_object(OTHER, SLOT))
+    store.tries[1].set_result("done")
+    with pytest.raises(WalFenced, match="FENCE object of node 2"):
+        await task
+
+
+async def test_another_object_of_ours_is_no_success() -> None:
+    store = MemoryStore()
+    await store.put(KEY, built(2).chunks)
+    with pytest.raises(WalFenced, match="WAL object of node 1"):
+        await SlotWriter(store, FAST, Random(1)).write(KEY, SLOT, built(1))
+
+
+async def test_damage_in_the_slot_is_neither_ours_nor_a_fence() -> None:
+    store = MemoryStore()
+    await store.put(KEY, b"x" * 200)
+    with pytest.raises(WalFailed):
+        await SlotWriter(store, replace(FAST, wal_put_deadline_ms=20), Random(1)).write(KEY, SLOT, built())
