@@ -1,0 +1,222 @@
+"""The measurements, each with its bar. A function is one run; it starts what it needs and stops it again."""
+
+import asyncio
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Final
+
+from benchmarks import clients, harness
+from benchmarks.harness import Measure
+from objectstore.url import open_store
+
+SECONDS: Final = float(os.environ.get("PENSTOCK_BENCH_SECONDS", "6"))
+REPEATS: Final = int(os.environ.get("PENSTOCK_BENCH_REPEATS", "3"))
+MIB: Final = 1 << 20
+
+
+def sink_produce_mb_per_s() -> float:
+    with harness.sink() as bootstrap:
+        return clients.produce_for(bootstrap, SECONDS).mb_per_s
+
+
+def throughput() -> list[Measure]:
+    """Produce and tail consume against the bare sink, in alternating pairs; the median pair counts."""
+    pairs: list[tuple[float, float, float]] = []
+    for _ in range(REPEATS):
+        limit = sink_produce_mb_per_s()
+        with harness.server(store="memory:", log_cache_bytes_max=3 << 30) as system:
+            clients.create_topic(system.bootstrap)
+            produced = clients.produce_for(system.bootstrap, SECONDS)
+        with harness.server(store="memory:", log_cache_bytes_max=3 << 30) as system:
+            clients.create_topic(system.bootstrap)
+            count = clients.produce_for(system.bootstrap, SECONDS / 2).records
+            consumed = clients.consume_all(system.bootstrap, min(count, 2_000_000))
+        pairs.append((limit, produced.mb_per_s, consumed.mb_per_s))
+    by_produce = sorted(pairs, key=lambda pair: pair[1] / pair[0])[len(pairs) // 2]
+    by_consume = sorted(pairs, key=lambda pair: pair[2] / pair[0])[len(pairs) // 2]
+    return [
+        Measure("produce, 1 KiB records, acks=all, memory store / bare sink", by_produce[1], "MB/s", 0.5, "higher", by_produce[0]),
+        Measure("tail consume / bare sink's produce rate", by_consume[2], "MB/s", 0.5, "higher", by_consume[0]),
+    ]
+
+
+async def _plain_puts(url: str, seconds: float) -> float:
+    """Bytes per second of 8 MiB PUTs, 4 at once, with our own S3 client."""
+    store, body, done = open_store(url), bytes(8 * MIB), 0
+
+    async def put_some(worker: int) -> None:
+        nonlocal done
+        number = 0
+        while time.perf_counter() < deadline:
+            await store.put(f"plain/{worker}/{number % 4}", body)
+            number += 1
+            done += 1
+
+    began = time.perf_counter()
+    deadline = began + seconds
+    await asyncio.gather(*(put_some(worker) for worker in range(4)))
+    await store.close()
+    return done * len(body) / (time.perf_counter() - began)
+
+
+def store_writes() -> list[Measure]:
+    """What reaches moto per second through the broker, WAL and merge, against plain PUTs to that moto."""
+    pairs: list[tuple[float, float]] = []
+    for _ in range(REPEATS):
+        with harness.moto() as url:
+            limit = asyncio.run(_plain_puts(url, SECONDS))
+            with harness.server(store=url, linger_ms=250) as system:
+                clients.create_topic(system.bootstrap, 4)
+                before, began = system.ask(), time.perf_counter()
+                clients.produce_for(system.bootstrap, SECONDS, partitions=4)
+                after = system.ask()
+                pairs.append(((after["put_bytes"] - before["put_bytes"]) / (time.perf_counter() - began), limit))
+    value, limit = sorted(pairs, key=lambda pair: pair[0] / pair[1])[len(pairs) // 2]
+    return [Measure("bytes written to moto / plain 8 MiB PUTs to it", value / 1e6, "MB/s", 0.8, "higher", limit / 1e6)]
+
+
+async def _plain_gets(url: str, key: str, size: int) -> float:
+    """MB/s of 8 MiB ranged GETs, 2 at once, with our own S3 client."""
+    store = open_store(url)
+    await store.put(key, bytes(size))
+    began = time.perf_counter()
+
+    async def get_some(worker: int) -> None:
+        for start in range(worker * 8 * MIB, size, 16 * MIB):
+            await store.get_range(key, start, 8 * MIB)
+
+    await asyncio.gather(get_some(0), get_some(1))
+    seconds = time.perf_counter() - began
+    await store.close()
+    return size / seconds / 1e6
+
+
+def cold_read() -> list[Measure]:
+    pairs: list[tuple[float, float]] = []
+    for _ in range(REPEATS):
+        with harness.moto() as url:
+            limit = asyncio.run(_plain_gets(url, "plain/get", 256 * MIB))
+            with harness.server(store=url, linger_ms=250) as system:
+                clients.create_topic(system.bootstrap)
+                count = clients.produce_for(system.bootstrap, SECONDS, bytes_per_s=60e6).records
+                system.ask("restart-broker")
+                pairs.append((clients.consume_all(system.bootstrap, count).mb_per_s, limit))
+    value, limit = sorted(pairs, key=lambda pair: pair[0] / pair[1])[len(pairs) // 2]
+    return [Measure("cold read / plain ranged GETs from moto", value, "MB/s", 0.6, "higher", limit)]
+
+
+def latency() -> list[Measure]:
+    with harness.server(store="memory:") as system:
+        clients.create_topic(system.bootstrap)
+        values = clients.end_to_end_latencies_ms(system.bootstrap, 100, 2 * SECONDS)
+    note = f"p50 {harness.quantile(values, 0.5):.1f} ms"
+    return [Measure("produce to consume at 100 records/s, memory store, p99", harness.quantile(values, 0.99), "ms", 15, "lower", note=note)]
+
+
+def slow_store_latency() -> list[Measure]:
+    with harness.server(store="memory:", linger_ms=250, put_p50_ms=100, put_p99_ms=400) as system:
+        clients.create_topic(system.bootstrap)
+        values = clients.produce_latencies_ms(system.bootstrap, 5e6, 4 * SECONDS)
+    return [
+        Measure("produce at 5 MB/s, PUTs lognormal p50 100 p99 400 ms, p50", harness.quantile(values, 0.5), "ms", 200, "lower"),
+        Measure("the same, p99", harness.quantile(values, 0.99), "ms", 550, "lower"),
+    ]
+
+
+def puts_per_mb() -> list[Measure]:
+    """At about 20 MB/s open loop. What the merge has not done when the run ends (at most one block of 64 MiB) is not counted."""
+    with harness.moto() as url, harness.server(store=url, linger_ms=250) as system:
+        clients.create_topic(system.bootstrap, 4)
+        before = system.ask()
+        rate = clients.produce_for(system.bootstrap, 5 * SECONDS, bytes_per_s=21e6, partitions=4)
+        after = system.ask()
+    megabytes = rate.records * clients.RECORD_BYTES / 1e6
+    value = (after["put_count"] - before["put_count"]) / megabytes
+    return [Measure(f"PUTs per MB at {rate.mb_per_s:.0f} MB/s, WAL and merge", value, "PUT/MB", 0.5, "lower")]
+
+
+def small_requests() -> list[Measure]:
+    pairs: list[tuple[float, float]] = []
+    for _ in range(REPEATS):
+        with harness.sink() as bootstrap:
+            limit = clients.small_requests_per_s(bootstrap, 8, SECONDS / 2)
+        with harness.server(store="memory:") as system:
+            clients.create_topic(system.bootstrap)
+            clients.produce_for(system.bootstrap, 0.1)
+            pairs.append((clients.small_requests_per_s(system.bootstrap, 8, SECONDS / 2), limit))
+    value, limit = sorted(pairs, key=lambda pair: pair[0] / pair[1])[len(pairs) // 2]
+    return [Measure("small requests (100 B, 8 connections) / bare sink", value, "1/s", 0.3, "higher", limit)]
+
+
+def _dev(*arguments: str) -> tuple[subprocess.Popen[str], float]:
+    """Start `penstock dev` on free ports; returns it with the seconds until `ready:`."""
+    command = [str(Path(sys.executable).parent / "penstock"), "dev", "--port", str(harness.free_port()), *arguments]
+    began = time.perf_counter()
+    process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True)
+    assert process.stdout is not None
+    for line in process.stdout:
+        if line.startswith("ready:"):
+            return process, time.perf_counter() - began
+    raise RuntimeError("penstock dev ended before it was ready")
+
+
+def start_up() -> list[Measure]:
+    seconds: list[float] = []
+    for _ in range(REPEATS):
+        process, took = _dev("--brokers", "2")
+        seconds.append(took)
+        process.send_signal(signal.SIGINT)
+        process.wait(30)
+    return [Measure("penstock dev, moto and 2 brokers, exec to ready", harness.median_of(seconds), "s", 3, "lower")]
+
+
+def memory() -> list[Measure]:
+    """Resident bytes of a broker process of its own: idle, and leading 1,000 partitions."""
+    state = Path(f"/tmp/penstock-bench-{os.getpid()}.json")
+    process, _ = _dev("--brokers", "1", "--state-file", str(state))
+    try:
+        import json
+
+        nodes = json.loads(state.read_text())["processes"]
+        broker = next(node for node in nodes if node["role"] == "broker")
+        bootstrap = f"127.0.0.1:{broker['ports']['kafka']}"
+        idle = _resident_mb(broker["pid"])
+        clients.create_topic(bootstrap, 1_000, "many")
+        writer = clients.producer(bootstrap)
+        for index in range(1_000):
+            writer.produce("many", b"x", partition=index)
+        assert writer.flush(60) == 0
+        full = _resident_mb(broker["pid"])
+    finally:
+        process.send_signal(signal.SIGINT)
+        process.wait(30)
+        state.unlink(missing_ok=True)
+    return [
+        Measure("broker process after start", idle, "MB", 100, "lower"),
+        Measure("broker process with 1,000 partitions open", full, "MB", 250, "lower"),
+    ]
+
+
+def _resident_mb(pid: int) -> float:
+    for line in Path(f"/proc/{pid}/status").read_text().splitlines():
+        if line.startswith("VmRSS:"):
+            return int(line.split()[1]) * 1024 / 1e6
+    raise RuntimeError(f"process {pid} is gone")
+
+
+BARS: Final[dict[str, Callable[[], Sequence[Measure]]]] = {
+    "throughput": throughput,
+    "store-writes": store_writes,
+    "cold-read": cold_read,
+    "latency": latency,
+    "slow-store": slow_store_latency,
+    "puts-per-mb": puts_per_mb,
+    "small-requests": small_requests,
+    "start-up": start_up,
+    "memory": memory,
+}

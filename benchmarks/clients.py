@@ -1,0 +1,207 @@
+"""The clients that measure: confluent-kafka for throughput and latency, bare sockets for small requests.
+
+Each function runs for a bounded time and returns figures. They run in this process, one at a time: what is compared saw the same client.
+"""
+
+import selectors
+import socket
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from confluent_kafka import OFFSET_BEGINNING, Consumer, KafkaError, Message, Producer, TopicPartition
+from confluent_kafka.admin import AdminClient, NewTopic
+
+from broker.wire import apis
+from broker.wire.framing import encode_request_frame
+from broker.wire.gen import produce
+from stream.batch.records import Record, encode_batch
+
+TOPIC = "bench"
+RECORD_BYTES = 1024
+
+
+@dataclass(frozen=True, slots=True)
+class Rate:
+    records: int
+    seconds: float
+
+    @property
+    def mb_per_s(self) -> float:
+        return self.records * RECORD_BYTES / self.seconds / 1e6
+
+
+def create_topic(bootstrap: str, partitions: int = 1, name: str = TOPIC) -> None:
+    admin = AdminClient({"bootstrap.servers": bootstrap})  # held until the answer is here: its futures die with it
+    for future in admin.create_topics([NewTopic(name, partitions, 1)]).values():
+        future.result(30)
+
+
+def producer(bootstrap: str, **overrides: object) -> Producer:
+    config: dict[str, object] = {
+        "bootstrap.servers": bootstrap,
+        "acks": "all",
+        "linger.ms": 20,
+        "batch.size": 1_000_000,
+        "batch.num.messages": 100_000,
+        "message.max.bytes": 1_000_000,
+        "queue.buffering.max.messages": 200_000,
+        "queue.buffering.max.kbytes": 400_000,
+    }
+    return Producer({**config, **overrides})
+
+
+def produce_for(bootstrap: str, seconds: float, *, bytes_per_s: float | None = None, partitions: int = 1) -> Rate:
+    """Records of 1 KiB in batches of about 1 MB as fast as the server takes them (or at a rate), until all are acknowledged."""
+    client, value, failed = producer(bootstrap), bytes(RECORD_BYTES), 0
+
+    def delivered(error: KafkaError | None, _: Message) -> None:
+        nonlocal failed
+        failed += error is not None
+
+    warm = time.perf_counter()
+    client.produce(TOPIC, value, partition=0)
+    client.flush(30)
+    assert time.perf_counter() - warm < 30
+    began, count = time.perf_counter(), 0
+    while (elapsed := time.perf_counter() - began) < seconds:
+        if bytes_per_s is not None and count * RECORD_BYTES > elapsed * bytes_per_s:
+            client.poll(0.001)
+            continue
+        try:
+            for _ in range(200):
+                client.produce(TOPIC, value, partition=count // 1_000 % partitions)
+                count += 1
+        except BufferError:
+            client.poll(0.005)
+        client.poll(0)
+    left = client.flush(60)
+    took = time.perf_counter() - began
+    # A callback per record would measure Python: whether all went well is checked by one last record per partition.
+    for partition in range(partitions):
+        client.produce(TOPIC, value, partition=partition, on_delivery=delivered)
+    left += client.flush(60)
+    assert left + failed == 0, f"{left} records were not acknowledged, {failed} failed"
+    return Rate(count, took)
+
+
+def consume_all(bootstrap: str, count: int, partitions: int = 1) -> Rate:
+    """From the beginning, `count` records, counted and not looked at."""
+    client = Consumer(
+        {
+            "bootstrap.servers": bootstrap,
+            "group.id": "bench",
+            "enable.auto.commit": False,
+            "fetch.message.max.bytes": 4 << 20,
+            "fetch.max.bytes": 32 << 20,
+            "queued.max.messages.kbytes": 256 << 10,
+            "queued.min.messages": 1_000_000,
+            "fetch.queue.backoff.ms": 5,  # its default of a second would measure itself
+            "check.crcs": False,
+        }
+    )
+    client.assign([TopicPartition(TOPIC, index, OFFSET_BEGINNING) for index in range(partitions)])
+    first = client.consume(1, 30)
+    began, seen = time.perf_counter(), len(first)
+    while seen < count:
+        messages = client.consume(10_000, 10)
+        if not messages:
+            raise RuntimeError(f"nothing more after {seen} of {count} records")
+        seen += len(messages)
+    seconds = time.perf_counter() - began
+    client.close()
+    return Rate(seen, seconds)
+
+
+def end_to_end_latencies_ms(bootstrap: str, per_second: int, seconds: float) -> list[float]:
+    """From `produce` to the consumer's hand, one record at a time at an even pace."""
+    reader = Consumer({"bootstrap.servers": bootstrap, "group.id": "latency", "enable.auto.commit": False, "fetch.wait.max.ms": 500})
+    reader.assign([TopicPartition(TOPIC, 0)])
+    writer = producer(bootstrap, **{"linger.ms": 0, "batch.num.messages": 1})
+    _receive(reader, writer)
+    latencies: list[float] = []
+    began = time.perf_counter()
+    for number in range(int(per_second * seconds)):
+        pause = began + number / per_second - time.perf_counter()
+        if pause > 0:
+            time.sleep(pause)
+        sent = time.perf_counter()
+        writer.produce(TOPIC, b"x" * 100, partition=0)
+        writer.poll(0)
+        message = reader.poll(5)
+        assert message is not None
+        assert message.error() is None
+        latencies.append((time.perf_counter() - sent) * 1_000)
+    reader.close()
+    writer.flush(10)
+    return latencies
+
+
+def _receive(reader: Consumer, writer: Producer) -> None:
+    """The reader stands at the end once a record sent after its first poll arrives; throw away what was sent meanwhile."""
+    deadline = time.perf_counter() + 30
+    while time.perf_counter() < deadline:
+        writer.produce(TOPIC, b"warm", partition=0)
+        writer.flush(5)
+        if (message := reader.poll(0.5)) is not None and message.error() is None:
+            while reader.poll(0.5) is not None:
+                pass
+            return
+    raise RuntimeError("the consumer never received a record")
+
+
+def produce_latencies_ms(bootstrap: str, bytes_per_s: float, seconds: float) -> list[float]:
+    """From `produce` to its acknowledgement, 1 KiB records at an even rate, a batch per 5 ms."""
+    client, latencies, value = producer(bootstrap, **{"linger.ms": 5}), list[float](), bytes(RECORD_BYTES)
+    client.produce(TOPIC, value, partition=0)
+    client.flush(30)
+
+    def sent_at(moment: float) -> Callable[[KafkaError | None, Message], None]:
+        def delivered(error: KafkaError | None, _: Message) -> None:
+            assert error is None, error
+            latencies.append((time.perf_counter() - moment) * 1_000)
+
+        return delivered
+
+    began, count = time.perf_counter(), 0
+    while (elapsed := time.perf_counter() - began) < seconds:
+        due = int(elapsed * bytes_per_s / RECORD_BYTES)
+        for _ in range(due - count):
+            client.produce(TOPIC, value, partition=0, on_delivery=sent_at(time.perf_counter()))
+        count = due
+        client.poll(0.002)
+    client.flush(60)
+    return latencies
+
+
+def small_requests_per_s(bootstrap: str, connections: int, seconds: float) -> float:
+    """One record of 100 bytes a request, one request in flight a connection, bare sockets."""
+    host, _, port = bootstrap.rpartition(":")
+    frame = _produce_frame(Record(0, int(time.time() * 1_000), None, bytes(100)))
+    selector = selectors.DefaultSelector()
+    sockets = [socket.create_connection((host, int(port))) for _ in range(connections)]
+    for connection in sockets:
+        connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        selector.register(connection, selectors.EVENT_READ)
+        connection.sendall(frame)
+    answered = 0
+    began = time.perf_counter()
+    while (elapsed := time.perf_counter() - began) < seconds:
+        for key, _ in selector.select(1):
+            connection = key.fileobj
+            assert isinstance(connection, socket.socket)
+            if not connection.recv(4_096):
+                raise RuntimeError("the server closed the connection")
+            answered += 1
+            connection.sendall(frame)
+    for connection in sockets:
+        connection.close()
+    return answered / elapsed
+
+
+def _produce_frame(record: Record) -> bytes:
+    partition = produce.PartitionProduceData(index=0, records=memoryview(encode_batch([record])))
+    request = produce.ProduceRequest(
+        acks=-1, timeout_ms=30_000, topic_data=[produce.TopicProduceData(name=TOPIC, partition_data=[partition])]
+    )
+    return bytes(encode_request_frame(apis.PRODUCE, 9, 7, produce.encode_request, request, client_id="bench"))

@@ -1,0 +1,158 @@
+"""What every benchmark needs: processes of its own, numbers with their bars, and a table of both.
+
+Figures are ratios against a limit measured in the same run wherever the bar is a ratio. Nothing here fails a run: a bar that is missed
+is shown.
+"""
+
+import json
+import os
+import platform
+import socket
+import statistics
+import subprocess
+import sys
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any, Literal
+
+RESULTS = Path(__file__).parent / "results.jsonl"
+
+
+@dataclass(frozen=True, slots=True)
+class Measure:
+    """One row. `limit` is what `value` is divided by where the bar is a ratio; None where the value itself is compared."""
+
+    name: str
+    value: float
+    unit: str
+    bar: float
+    better: Literal["higher", "lower"]
+    limit: float | None = None
+    note: str = ""
+
+    @property
+    def figure(self) -> float:
+        return self.value if self.limit is None else self.value / self.limit
+
+    @property
+    def passed(self) -> bool:
+        return self.figure >= self.bar if self.better == "higher" else self.figure <= self.bar
+
+
+def free_port() -> int:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return int(probe.getsockname()[1])
+
+
+class ServerProcess:
+    """`benchmarks.server` under control of this process."""
+
+    def __init__(self, **options: object) -> None:
+        self._process = subprocess.Popen(
+            [sys.executable, "-m", "benchmarks.server", json.dumps(options)],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.DEVNULL,
+            text=True,
+        )
+        self.pid = self._process.pid
+        assert self._process.stdout is not None
+        word, _, port = self._process.stdout.readline().strip().partition(" ")
+        if word != "ready":
+            raise RuntimeError("benchmarks.server did not start; run it by hand to see why")
+        self.bootstrap = f"127.0.0.1:{port}"
+
+    def ask(self, command: str = "stats") -> dict[str, Any]:
+        assert self._process.stdin is not None
+        assert self._process.stdout is not None
+        self._process.stdin.write(command + "\n")
+        self._process.stdin.flush()
+        answer: dict[str, Any] = json.loads(self._process.stdout.readline())
+        return answer
+
+    def stop(self) -> None:
+        if self._process.stdin is not None:
+            self._process.stdin.close()
+        try:
+            self._process.wait(10)
+        except subprocess.TimeoutExpired:
+            self._process.kill()
+            self._process.wait()
+
+
+@contextmanager
+def server(**options: object) -> Iterator[ServerProcess]:
+    process = ServerProcess(**options)
+    try:
+        yield process
+    finally:
+        process.stop()
+
+
+@contextmanager
+def sink() -> Iterator[str]:
+    """The bare sink; yields its bootstrap address."""
+    port = free_port()
+    process = subprocess.Popen([sys.executable, "-m", "benchmarks.sink", str(port)], stdout=subprocess.PIPE, stderr=subprocess.DEVNULL)
+    try:
+        assert process.stdout is not None
+        process.stdout.readline()
+        yield f"127.0.0.1:{port}"
+    finally:
+        process.kill()
+        process.wait()
+
+
+@contextmanager
+def moto() -> Iterator[str]:
+    """A moto S3 server with a bucket; yields its store URL."""
+    port = free_port()
+    process = subprocess.Popen(
+        [sys.executable, "-m", "deploy.cluster.moto_store", str(port)], stdout=subprocess.PIPE, stderr=subprocess.DEVNULL
+    )
+    try:
+        assert process.stdout is not None
+        process.stdout.readline()
+        endpoint = f"http://127.0.0.1:{port}"
+        create_bucket(endpoint, "bench")
+        yield f"s3://bench?endpoint={endpoint}"
+    finally:
+        process.kill()
+        process.wait()
+
+
+def create_bucket(endpoint: str, bucket: str) -> None:
+    import boto3
+
+    client = boto3.client("s3", endpoint_url=endpoint, aws_access_key_id="bench", aws_secret_access_key="bench", region_name="us-east-1")
+    client.create_bucket(Bucket=bucket)
+
+
+def quantile(values: Sequence[float], q: float) -> float:
+    ordered = sorted(values)
+    return ordered[min(len(ordered) - 1, int(q * len(ordered)))]
+
+
+def median_of(values: Sequence[float]) -> float:
+    return statistics.median(values)
+
+
+def machine() -> str:
+    return f"{os.cpu_count()} vCPU {_cpu_model()}, {platform.system()} {platform.machine()}, CPython {platform.python_version()}"
+
+
+def _cpu_model() -> str:
+    for line in Path("/proc/cpuinfo").read_text().splitlines():
+        if line.startswith("model name"):
+            return line.split(":", 1)[1].strip()
+    return platform.processor()
+
+
+def record(measures: Sequence[Measure], date: str) -> None:
+    """One JSON line a run, for comparing runs; not committed."""
+    row = {"date": date, "machine": machine(), "measures": [{**asdict(m), "figure": m.figure, "passed": m.passed} for m in measures]}
+    with RESULTS.open("a") as file:
+        file.write(json.dumps(row) + "\n")

@@ -1,0 +1,111 @@
+"""The system under test in a process of its own: one controller and one broker over a metered store, driven by lines on stdin.
+
+Run: `python -m benchmarks.server '{"store": "memory:", "linger_ms": 0, "put_p50_ms": 0, "put_p99_ms": 0}'`. Prints `ready PORT`.
+Commands, answered with one line of JSON each: `stats` (store requests and bytes, CPU seconds, resident bytes), `restart-broker` (in order,
+on the same port: caches are empty, reads come from the store).
+"""
+
+import asyncio
+import json
+import resource
+import sys
+import tempfile
+from collections.abc import AsyncIterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from random import Random
+from typing import Any
+
+import structlog
+import uvloop
+
+from broker.config import BrokerConfig
+from broker.node import Broker
+from controller.config import ControllerConfig
+from controller.main import ControllerServer
+from objectstore.faults import FaultConfig, FaultyStore, Latency, Selection
+from objectstore.metered import MeteredStore
+from objectstore.ports import ObjectStore
+from objectstore.url import open_store
+from stream.config import StreamConfig
+
+PUTS = frozenset({"put", "put_if_absent", "put_if_match"})
+
+
+@dataclass(frozen=True, slots=True)
+class ServerOptions:
+    store: str = "memory:"
+    linger_ms: int = 0
+    put_p50_ms: float = 0.0
+    put_p99_ms: float = 0.0
+    log_cache_bytes_max: int = 256 << 20
+    block_bytes_max: int = 64 << 20
+
+
+def open_metered(options: ServerOptions) -> MeteredStore:
+    store: ObjectStore = open_store(options.store)
+    if options.put_p50_ms > 0:
+        latency = Latency(options.put_p50_ms, options.put_p99_ms, Selection(PUTS))
+        store = FaultyStore(store, Random(7), FaultConfig(latencies=(latency,)))
+    return MeteredStore(store)
+
+
+def stats(store: MeteredStore) -> Mapping[str, object]:
+    usage = resource.getrusage(resource.RUSAGE_SELF)
+    resident_pages = int(Path("/proc/self/statm").read_text().split()[1])
+    operations = store.snapshot().operations
+    return {
+        "put_count": sum(stat.count for name, stat in operations.items() if name in PUTS),
+        "put_bytes": sum(stat.written_bytes for name, stat in operations.items() if name in PUTS),
+        "get_count": sum(stat.count for name, stat in operations.items() if name.startswith("get")),
+        "get_bytes": sum(stat.read_bytes for stat in operations.values()),
+        "cpu_s": usage.ru_utime + usage.ru_stime,
+        "resident_bytes": resident_pages * resource.getpagesize(),
+    }
+
+
+async def serve(options: ServerOptions) -> None:
+    store = open_metered(options)
+    with tempfile.TemporaryDirectory(prefix="penstock-bench-") as directory:
+        controller = ControllerServer(ControllerConfig(data_dir=Path(directory), port=0), store)
+        await controller.start()
+        stream_config = StreamConfig(
+            wal_linger_ms=options.linger_ms, log_cache_bytes_max=options.log_cache_bytes_max, block_bytes_max=options.block_bytes_max
+        )
+
+        async def start_broker(port: int) -> Broker:
+            config = BrokerConfig(node_id=0, listen_port=port, controllers=(controller.address,), group_initial_rebalance_delay_ms=0)
+            return await Broker.start(config, store, stream_config)
+
+        broker = await start_broker(0)
+        say(f"ready {broker.port}")
+        async for command in commands():
+            if command == "restart-broker":
+                await broker.stop()
+                broker = await start_broker(broker.port)
+            say(json.dumps(stats(store)))
+        await broker.abandon()
+        await controller.stop()
+        await store.close()
+
+
+async def commands() -> AsyncIterator[str]:
+    reader = asyncio.StreamReader()
+    await asyncio.get_running_loop().connect_read_pipe(lambda: asyncio.StreamReaderProtocol(reader), sys.stdin)
+    while line := await reader.readline():
+        yield line.decode().strip()
+
+
+def say(line: str) -> None:
+    sys.stdout.write(line + "\n")
+    sys.stdout.flush()
+
+
+def main() -> None:
+    structlog.configure(logger_factory=structlog.PrintLoggerFactory(sys.stderr))
+    raw: dict[str, Any] = json.loads(sys.argv[1])
+    uvloop.run(serve(ServerOptions(**raw)))
+
+
+if __name__ == "__main__":
+    main()

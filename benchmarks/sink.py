@@ -1,0 +1,112 @@
+"""The limit that brokers are measured against: a server that only frames requests and answers them, on the same loop and sockets.
+
+It knows just enough Kafka for a producer to accept it: ApiVersions, Metadata with one topic of one partition, InitProducerId, and Produce,
+whose answer is encoded once per connection and then only given the next correlation id. Nothing is parsed, checked, stored or offset.
+Run: `python -m benchmarks.sink PORT`.
+"""
+
+import asyncio
+import struct
+import sys
+from typing import Final, cast
+
+import uvloop
+
+from broker.wire import apis
+from broker.wire.framing import decode_body, encode_response_frame, parse_header
+from broker.wire.gen import api_versions, init_producer_id, metadata, produce
+
+TOPIC: Final = "bench"
+BUFFER_BYTES: Final = 4 << 20
+_SIZE: Final = struct.Struct(">i")
+_HEAD: Final = struct.Struct(">ihhi")
+
+
+class SinkConnection(asyncio.BufferedProtocol):
+    """Reads into one buffer that grows to the largest frame; answers each complete frame at once."""
+
+    def __init__(self, port: int) -> None:
+        self._port = port
+        self._buffer = bytearray(BUFFER_BYTES)
+        self._start = 0
+        self._end = 0
+        self._produce_answer: bytearray | None = None
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        # uvloop transports are no subclass of asyncio.Transport.
+        self._transport = cast("asyncio.Transport", transport)
+
+    def get_buffer(self, sizehint: int) -> memoryview:
+        if self._start == self._end:
+            self._start = self._end = 0
+        elif self._end == len(self._buffer):
+            waiting = self._buffer[self._start : self._end]
+            if len(waiting) >= len(self._buffer) // 2:
+                self._buffer = bytearray(2 * len(self._buffer))
+            self._buffer[: len(waiting)] = waiting
+            self._start, self._end = 0, len(waiting)
+        return memoryview(self._buffer)[self._end :]
+
+    def buffer_updated(self, nbytes: int) -> None:
+        self._end += nbytes
+        while self._end - self._start >= 4:
+            size = _SIZE.unpack_from(self._buffer, self._start)[0] + 4
+            if self._end - self._start < size:
+                return
+            self._answer(self._start, size)
+            self._start += size
+
+    def _answer(self, start: int, size: int) -> None:
+        _, key, version, correlation_id = _HEAD.unpack_from(self._buffer, start)
+        if key == apis.PRODUCE.key and self._produce_answer is not None:
+            _SIZE.pack_into(self._produce_answer, 4, correlation_id)
+            self._transport.write(bytes(self._produce_answer))
+            return
+        frame = memoryview(bytes(self._buffer[start + 4 : start + size]))
+        if key == apis.PRODUCE.key:
+            self._produce_answer = bytearray(self._first_produce(frame, version, correlation_id))
+            self._transport.write(bytes(self._produce_answer))
+        else:
+            self._transport.write(self._cold(frame, key, version, correlation_id))
+
+    def _first_produce(self, frame: memoryview, version: int, correlation_id: int) -> bytes:
+        request = decode_body(produce.decode_request, frame, parse_header(frame).body_offset, version)
+        responses = [
+            produce.TopicProduceResponse(
+                name=topic.name, partition_responses=[produce.PartitionProduceResponse(index=part.index) for part in topic.partition_data]
+            )
+            for topic in request.topic_data
+        ]
+        answer = produce.ProduceResponse(responses=responses)
+        return bytes(encode_response_frame(apis.PRODUCE, version, correlation_id, produce.encode_response, answer))
+
+    def _cold(self, frame: memoryview, key: int, version: int, correlation_id: int) -> bytes:
+        if key == apis.API_VERSIONS.key:
+            keys = [
+                api_versions.ApiVersion(a.key, a.announced_min, a.max)
+                for a in (apis.PRODUCE, apis.METADATA, apis.API_VERSIONS, apis.INIT_PRODUCER_ID, apis.FETCH)
+            ]
+            versions = api_versions.ApiVersionsResponse(api_keys=keys)
+            return bytes(encode_response_frame(apis.API_VERSIONS, version, correlation_id, api_versions.encode_response, versions))
+        if key == apis.METADATA.key:
+            partition = metadata.MetadataResponsePartition(partition_index=0, leader_id=0, leader_epoch=0, replica_nodes=[0], isr_nodes=[0])
+            described = metadata.MetadataResponse(
+                brokers=[metadata.MetadataResponseBroker(node_id=0, host="127.0.0.1", port=self._port)],
+                cluster_id="sink",
+                controller_id=0,
+                topics=[metadata.MetadataResponseTopic(name=TOPIC, partitions=[partition])],
+            )
+            return bytes(encode_response_frame(apis.METADATA, version, correlation_id, metadata.encode_response, described))
+        granted = init_producer_id.InitProducerIdResponse(producer_id=1, producer_epoch=0)
+        return bytes(encode_response_frame(apis.INIT_PRODUCER_ID, version, correlation_id, init_producer_id.encode_response, granted))
+
+
+async def serve(port: int) -> None:
+    server = await asyncio.get_running_loop().create_server(lambda: SinkConnection(port), "127.0.0.1", port)
+    sys.stdout.write("ready\n")
+    sys.stdout.flush()
+    await server.serve_forever()
+
+
+if __name__ == "__main__":
+    uvloop.run(serve(int(sys.argv[1])))
