@@ -7,6 +7,7 @@ import pytest
 from managers_cluster import Cluster, close, part, slot, stale
 
 from controller.managers import elections, nodes, recovery
+from controller.metadata.records import WalRecord
 from controller.metadata.topics import NO_LEADER, leader_of
 from controller.rpc.messages import NewTopic, Progress, RegisterBroker, Status, UnregisterBroker
 from stream.ids import NodeEpoch, NodeId, WalSequence
@@ -193,6 +194,26 @@ class TestRecovery:
         cluster.recover(two, dead, slot(dead, 1), slot(dead, 1), status=Status.DUPLICATE_IN_REQUEST)
         cluster.die(two)
         cluster.recover(two, dead, end=1, status=Status.NODE_FENCED)
+
+    def test_a_living_writer_is_not_recovered(self, cluster: Cluster) -> None:
+        one, two = cluster.broker(1), cluster.broker(2)
+        cluster.apply([WalRecord(one.node_id, one.node_epoch, WalSequence(0), two.node_id, two.node_epoch)])
+        cluster.recover(two, one, end=0, status=Status.WAL_NOT_RECOVERABLE)
+
+    def test_a_partition_that_was_on_its_way_to_another_leader_keeps_it(self, cluster: Cluster) -> None:
+        one = cluster.broker(1)
+        cluster.topic("t")
+        cluster.open_led(one)
+        two = cluster.broker(2)
+        moved = msgspec.structs.replace(
+            cluster.partitions("t")[0], replicas=(2, 1), leader=two.node_id, leader_node_epoch=two.node_epoch, leader_epoch=1
+        )
+        cluster.apply([moved])
+        cluster.die(one)
+        cluster.tick()
+        cluster.recover(two, one, slot(one, 0, part(1, 0, 5)), end=1)
+        assert cluster.partitions("t") == [moved]
+        assert cluster.open_one(two, 1, 1).end_offset == 5
 
     def test_many_partitions_take_several_transactions(self, cluster: Cluster, monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setattr(recovery, "ELECTIONS_PER_TRANSACTION_MAX", 2)

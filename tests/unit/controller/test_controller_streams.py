@@ -106,6 +106,7 @@ class TestTrim:
         cluster.commit(one, slot(one, 0, part(1, 8, 9)), status=Status.OFFSET_NOT_MATCHED)
         cluster.commit(one, slot(one, 0, part(1, 6, 9)))
         cluster.commit(one, slot(one, 1, part(1, 10, 12)), status=Status.OFFSET_NOT_MATCHED)
+        cluster.commit(one, slot(one, 1, part(1, 6, 12)), status=Status.OFFSET_NOT_MATCHED)
 
 
 class TestContinuity:
