@@ -1,0 +1,35 @@
+"""All subcommands as typer shows them. Each module of `deploy.commands` is cheap to import; what its work needs is imported by the work."""
+
+from importlib.metadata import version
+from typing import Annotated
+
+import typer
+
+from deploy.commands import dev
+
+app = typer.Typer(
+    name="penstock",
+    help="Kafka-protocol streaming on object storage: brokers without state, every byte in S3.",
+    no_args_is_help=True,
+    add_completion=False,
+    pretty_exceptions_enable=False,
+    context_settings={"help_option_names": ["-h", "--help"]},
+)
+
+
+def _show_version(asked: bool) -> None:
+    if asked:
+        print(f"penstock {version('penstock')}")
+        raise typer.Exit
+
+
+@app.callback()
+def main(
+    _version: Annotated[
+        bool, typer.Option("--version", callback=_show_version, is_eager=True, help="Print the version and leave.")
+    ] = False,
+) -> None:
+    """Options of the command itself."""
+
+
+app.command("dev")(dev.dev)

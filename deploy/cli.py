@@ -1,0 +1,37 @@
+"""The `penstock` command: the first look at the arguments.
+
+Invariant: this module imports nothing that costs: a node is dispatched before typer is imported, and `--help` imports no client.
+Exit codes: 0 done, 1 it failed, 2 called wrongly, 130 interrupted.
+"""
+
+import sys
+from typing import Final
+
+_NODES: Final = ("broker", "controller")
+_INTERRUPTED: Final = 130
+
+
+def main() -> None:
+    """Entry of the console script; ends the process."""
+    from deploy.errors import DeployError
+
+    try:
+        if len(sys.argv) > 1 and sys.argv[1] in _NODES:
+            from deploy.node import run
+
+            sys.exit(run(sys.argv[1], sys.argv[2:]))
+        from deploy.app import app
+
+        app(prog_name="penstock")
+    except DeployError as error:
+        print(f"error: {error}", file=sys.stderr)
+        sys.exit(error.exit_code)
+    except KeyboardInterrupt:
+        sys.exit(_INTERRUPTED)
+    except BrokenPipeError:
+        sys.stderr.close()
+        sys.exit(1)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,95 @@
+"""The state file: what runs where, for other programs and for `penstock nodes` in a second terminal.
+
+Invariant: the file is whole at every moment (written beside, then renamed) and true when it was written; its writer removes it at the end,
+and only its own. A writer that was killed leaves it behind; `read` tells so by looking for its process.
+"""
+
+import os
+from collections.abc import Mapping
+from contextlib import suppress
+from pathlib import Path
+from typing import Final, Literal
+
+import msgspec
+
+from deploy.errors import DeployError
+
+Phase = Literal["starting", "serving", "stopped"]
+VARIABLE: Final = "PENSTOCK_STATE_FILE"
+
+
+class ProcessState(msgspec.Struct, frozen=True, kw_only=True):
+    """node_id: None for the store. pid: None while stopped. starts: how often it was started."""
+
+    role: str
+    node_id: int | None
+    pid: int | None
+    host: str
+    port: int
+    phase: Phase
+    starts: int
+
+
+class ClusterState(msgspec.Struct, frozen=True, kw_only=True):
+    """pid: of the supervisor."""
+
+    pid: int
+    bootstrap: str
+    controller: str
+    store: str
+    store_url: str
+    processes: list[ProcessState]
+
+    def of_role(self, role: str) -> list[ProcessState]:
+        return [process for process in self.processes if process.role == role]
+
+
+def default_path(environment: Mapping[str, str]) -> Path:
+    """$PENSTOCK_STATE_FILE, or in the user's runtime directory, or in his cache."""
+    named = environment.get(VARIABLE)
+    if named:
+        return Path(named)
+    runtime = environment.get("XDG_RUNTIME_DIR")
+    if runtime and os.access(runtime, os.W_OK):
+        return Path(runtime) / "penstock" / "dev.json"
+    cache = environment.get("XDG_CACHE_HOME")
+    return (Path(cache) if cache else Path.home() / ".cache") / "penstock" / "dev.json"
+
+
+def write(path: Path, state: ClusterState) -> None:
+    """Raises DeployError if the file can not be written."""
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        beside = path.with_name(f".{path.name}.{os.getpid()}")
+        beside.write_bytes(msgspec.json.format(msgspec.json.encode(state), indent=2) + b"\n")
+        beside.replace(path)
+    except OSError as error:
+        raise DeployError(f"can not write the state file {path}: {error.strerror}; name another one with --state-file") from None
+
+
+def read(path: Path) -> ClusterState | None:
+    """None if there is none, or the cluster that it tells of is gone."""
+    try:
+        state = msgspec.json.decode(path.read_bytes(), type=ClusterState)
+    except FileNotFoundError:
+        return None
+    except (OSError, msgspec.MsgspecError) as error:
+        raise DeployError(f"state file {path} can not be read: {error}") from None
+    return state if is_running(state.pid) else None
+
+
+def remove(path: Path) -> None:
+    """Ours only: a cluster started later may have put its own in place."""
+    with suppress(OSError, msgspec.MsgspecError):
+        if msgspec.json.decode(path.read_bytes(), type=ClusterState).pid == os.getpid():
+            path.unlink()
+
+
+def is_running(pid: int) -> bool:
+    try:
+        os.kill(pid, 0)
+    except ProcessLookupError:
+        return False
+    except PermissionError:
+        return True
+    return True

@@ -1,0 +1,1 @@
+"""The subcommands of `penstock`: options and output; the work is elsewhere."""
