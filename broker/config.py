@@ -48,9 +48,6 @@ class BrokerConfig:
     registration_timeout_ms: int = 60_000
     """How long a starting broker looks for a controller before it gives up (exit code 1)."""
 
-    session_timeout_ms: int = 6_000
-    """`broker.session.timeout.ms`: unheard of the controller for so long, a broker stops acknowledging writes by itself."""
-
     shutdown_timeout_ms: int = 25_000
     """Longest graceful stop; below Kubernetes' default grace of 30 s. Then the process leaves and its WAL is recovered by others."""
 
@@ -110,7 +107,7 @@ class BrokerConfig:
         _check_range("buffered_request_bytes_max", self.buffered_request_bytes_max, self.request_bytes_max, 2**40)
         _check_range("requests_in_flight_max", self.requests_in_flight_max, 1, 100_000)
         _check_range("node_id", self.node_id, -1, 2**31 - 1)
-        for name in ("session_timeout_ms", "connections_idle_ms", "shutdown_timeout_ms", "response_bytes_max", "connections_max"):
+        for name in ("connections_idle_ms", "shutdown_timeout_ms", "response_bytes_max", "connections_max"):
             _check_range(name, getattr(self, name), 1, 2**40)
         if not self.controllers:
             raise ConfigInvalid("controllers", self.controllers, "name at least one controller as host:port")

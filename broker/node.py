@@ -12,7 +12,7 @@ Source: Kafka's BrokerServer and BrokerLifecycleManager; DESIGN.md sections 4 an
 import asyncio
 import socket
 import time
-from contextlib import suppress
+from contextlib import AsyncExitStack
 from random import Random
 from typing import Final
 from uuid import uuid4
@@ -72,8 +72,8 @@ class Broker:
         self.groups: GroupCoordinator
         self._stream_config = stream_config
         self._rng = Random()  # noqa: S311 - jitter, not a secret
-        self._recovery: RecoveryDuty | None = None
-        self._has_storage = False
+        self._parts = AsyncExitStack()
+        """What has to be ended, last started first; the listener ends before all of them."""
         self._is_stopping = False
 
     # --- what handlers see ---------------------------------------------------------------------------------------------------------------
@@ -106,23 +106,26 @@ class Broker:
         return broker
 
     async def _start(self) -> None:
+        self._parts.push_async_callback(self.client.close)
         await probe_conditional_writes(self.store, PROBE_PREFIX, uuid4().hex)
         await self.server.bind()
         me = await self._register()
         self.follower = MetadataFollower(self.client, me)
+        self._parts.push_async_callback(self.follower.stop)
         self.client.bind(self.follower)
         await self.follower.start(self.config.registration_timeout_ms / 1_000)
         metadata = ControllerStreamMetadata(self.client, self.follower, me)
         self.storage = Storage(
             self.store, metadata, me, self._stream_config, now_ms=self.now_ms, rng=self._rng, on_fenced=self._on_storage_fenced
         )
-        self._has_storage = True
+        self._parts.push_async_callback(self.storage.abandon)
         await self.storage.start()
         self.partitions = PartitionManager(
             me, self.storage, image=lambda: self.follower.image, subscribe=self.follower.subscribe, now_ms=self.now_ms
         )
+        self._parts.push_async_callback(self.partitions.abandon)
         self._start_groups()
-        self._recovery = RecoveryDuty(
+        recovery = RecoveryDuty(
             me,
             lambda: self.follower.image,
             lambda failed, start: recover_wal(
@@ -130,9 +133,10 @@ class Broker:
             ),
             self._rng,
         )
+        self._parts.push_async_callback(recovery.close)
         self.follower.on_session(self._on_session)
         self.follower.failed.add_done_callback(self._on_follower_over)
-        self.follower.subscribe(self._recovery.on_batch)
+        self.follower.subscribe(recovery.on_batch)
         await self.partitions.start()
         await self.server.serve(RequestDispatcher(self, make_handlers(), INLINE))
         log.info("broker_started", node_id=self.node_id, node_epoch=self.node_epoch, port=self.port, cluster_id=self.cluster_id)
@@ -160,6 +164,7 @@ class Broker:
         self.groups = GroupCoordinator(
             TopicOffsetsLog(self), limits, now_ms=self.now_ms, new_member_id=lambda client_id: f"{client_id}-{uuid4()}"
         )
+        self._parts.callback(self.groups.close)
         self.partitions.add_leader_change_listener(self._on_leader_change)
 
     def _on_leader_change(self, topic_name: str, partition: int, opened: bool) -> None:
@@ -224,13 +229,7 @@ class Broker:
     async def _abandon(self) -> None:
         self._is_stopping = True
         await self.server.close()
-        if self._recovery is not None:
-            await self._recovery.close()
-        if self._has_storage:
-            await self.storage.abandon()
-        with suppress(AttributeError):
-            await self.follower.stop()
-        await self.client.close()
+        await self._parts.aclose()
         if not self.ended.done():
             self.ended.set_result("stopped")
 

@@ -65,6 +65,8 @@ class Connection(asyncio.BufferedProtocol):
         self._waiting: deque[bytearray] = deque()
         self._waiting_bytes = 0
         self._charged_bytes = 0
+        self._outbox: list[Buffer] = []
+        self._outbox_bytes = 0
         self._transport: asyncio.Transport | None = None
         self._task: asyncio.Task[None] | None = None
         self._is_pumping = False
@@ -74,7 +76,7 @@ class Connection(asyncio.BufferedProtocol):
     # --- asyncio's side ---------------------------------------------------------------------------------------------------------------
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        assert isinstance(transport, asyncio.Transport)
+        transport = cast("asyncio.Transport", transport)  # uvloop's transports do not derive from asyncio's
         self._transport = transport
         self.local_host, self.local_port = _address(transport.get_extra_info("sockname"))
         self.peer_host, peer_port = _address(transport.get_extra_info("peername"))
@@ -174,8 +176,23 @@ class Connection(asyncio.BufferedProtocol):
             return
         ready = self._order.fill(slot, _buffers(response))
         if ready:
-            self._transport.writelines(ready)
+            self._send(ready)
         self.pump()
+
+    def _send(self, ready: list[Buffer]) -> None:
+        """Answers that come in the same turn of the loop (one WAL object acknowledges many requests) leave with one system call."""
+        if not self._outbox:
+            self._server.loop.call_soon(self._flush)
+        self._outbox += ready
+        self._outbox_bytes += sum(map(len, ready))
+        if self._outbox_bytes > self._server.config.response_bytes_max:
+            self._flush()
+
+    def _flush(self) -> None:
+        outbox, self._outbox = self._outbox, []
+        self._outbox_bytes = 0
+        if outbox and self._transport is not None and not self._transport.is_closing():
+            self._transport.writelines(outbox)
 
     def _settle(self) -> None:
         """Tell the server what we hold, and read or do not read accordingly."""
@@ -207,6 +224,7 @@ class Connection(asyncio.BufferedProtocol):
 
     def close_quietly(self) -> None:
         """At shutdown: what is already answered still goes out."""
+        self._flush()
         if self._transport is not None:
             self._transport.close()
 

@@ -65,7 +65,6 @@ def topic_entries(overrides: Mapping[str, str]) -> list[ConfigEntry]:
 _BROKER_NAMES: Final = {
     "node_id": "node.id",
     "rack": "broker.rack",
-    "session_timeout_ms": "broker.session.timeout.ms",
     "request_bytes_max": "socket.request.max.bytes",
     "connections_max": "max.connections",
     "connections_idle_ms": "connections.max.idle.ms",

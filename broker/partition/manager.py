@@ -88,6 +88,7 @@ class PartitionManager:
         self._retries: dict[float, set[PartitionKey]] = {}
         self._timers: dict[float, asyncio.TimerHandle] = {}
         self._is_closing = False
+        self._is_over = False
         self._emptied = asyncio.Event()
 
     # --- what handlers ask --------------------------------------------------------------------------------------------------------------
@@ -171,14 +172,21 @@ class PartitionManager:
             if self._places:
                 await self._emptied.wait()
         finally:
-            for timer in self._timers.values():
-                timer.cancel()
-            for task in self._tasks:
-                task.cancel()
-            await asyncio.gather(*self._tasks, return_exceptions=True)
+            await self.abandon()
+
+    async def abandon(self) -> None:
+        """Stop at once, as a crash would: nothing is closed, the image is not looked at any more. Harmless after `close`."""
+        self._is_over = True
+        for timer in self._timers.values():
+            timer.cancel()
+        for task in self._tasks:
+            task.cancel()
+        await asyncio.gather(*self._tasks, return_exceptions=True)
 
     def on_batch(self, delta: MetadataDelta, image: MetadataImage) -> None:
         """The image moved on. Runs on its thread (the loop) and returns at once."""
+        if self._is_over:
+            return
         if delta.everything:
             keys = set(self._places) | image.topics.led_by(self._me)
             names = {partition.topic_name for partition in self._served.values()}

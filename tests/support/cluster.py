@@ -84,7 +84,6 @@ class Cluster:
                 "node_id": node_id,
                 "listen_port": 0,
                 "controllers": (f"127.0.0.1:{self._controller_port}",),
-                "session_timeout_ms": SESSION_TIMEOUT_MS,
                 "shutdown_timeout_ms": 10_000,
                 "registration_timeout_ms": 10_000,
             }
