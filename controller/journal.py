@@ -127,7 +127,7 @@ class Journal:
         """Forget every segment: a newer snapshot has replaced what they hold. Call before `start`."""
         for start in self._segments():
             self._segment_path(start).unlink()
-        _sync_directory(self._directory)
+        sync_directory(self._directory)
         self._end = MetadataOffset(0)
 
     def start(self, start: MetadataOffset, epoch: ControllerEpoch) -> None:
@@ -148,7 +148,7 @@ class Journal:
             self._file = os.open(self._path, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o644)
             self._end = end
             self._write(encode_frame(end, epoch, ()))
-            _sync_directory(self._directory)
+            sync_directory(self._directory)
         except OSError as error:
             self._failed = True
             raise JournalFailed(str(self._path), error) from error
@@ -169,7 +169,7 @@ class Journal:
         segments = self._segments()
         while len(segments) > 1 and segments[1] <= offset:
             self._segment_path(segments.pop(0)).unlink()
-        _sync_directory(self._directory)
+        sync_directory(self._directory)
         return segments[0]
 
     def close(self) -> None:
@@ -234,7 +234,8 @@ def _cut(path: Path, size_bytes: int) -> None:
         os.close(file)
 
 
-def _sync_directory(directory: Path) -> None:
+def sync_directory(directory: Path) -> None:
+    """Make created, renamed and deleted names durable."""
     file = os.open(directory, os.O_RDONLY | os.O_DIRECTORY)
     try:
         os.fsync(file)

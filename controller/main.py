@@ -22,6 +22,7 @@ from controller.config import ControllerConfig
 from controller.dispatch import Dispatch
 from controller.errors import DataDirInUse, InvalidConfig, StoreNotEmpty
 from controller.janitor import Janitor
+from controller.journal import sync_directory
 from controller.managers.result import Result
 from controller.metadata.codec import decode_record
 from controller.metadata.image import MetadataImage
@@ -76,7 +77,8 @@ class ControllerServer:
     async def start(self) -> None:
         """Recover and serve.
 
-        Raises DataDirInUse, StoreNotEmpty, JournalCorrupt, SnapshotMissing, SnapshotCorrupt, InvalidConfig, ObjectStoreError, OSError (port).
+        Raises DataDirInUse, StoreNotEmpty, JournalCorrupt, SnapshotMissing, SnapshotCorrupt, InvalidConfig, ObjectStoreError, and
+        OSError if the port is taken.
         """
         began = time.monotonic()
         self.failed = asyncio.get_running_loop().create_future()
@@ -246,4 +248,5 @@ def _cluster_id(config: ControllerConfig) -> str:
             file.flush()
             os.fsync(file.fileno())
         written.replace(path)
+        sync_directory(config.data_dir)
     return cluster_id

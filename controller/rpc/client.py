@@ -81,7 +81,8 @@ class ControllerClient:
         return await self._call(request, m.BrokerRegistered, timeout_s)
 
     async def unregister_broker(self, request: m.UnregisterBroker, *, timeout_s: float = DEFAULT_TIMEOUT_S) -> None:
-        await self._until_done(request, timeout_s)
+        """Does not wait for the local image: the session ends with the registration, and the stream with it."""
+        await self._until_done(request, timeout_s, read_own_writes=False)
 
     async def open_streams(self, request: m.OpenStreams, *, timeout_s: float = DEFAULT_TIMEOUT_S) -> m.StreamsOpened:
         return await self._call(request, m.StreamsOpened, timeout_s)
@@ -130,14 +131,16 @@ class ControllerClient:
         assert value is not None, f"the controller answered {type(request).__name__} with no value"
         return value
 
-    async def _until_done(self, request: m.Message, timeout_s: float) -> None:
+    async def _until_done(self, request: m.Message, timeout_s: float, *, read_own_writes: bool = True) -> None:
         """Work that the controller cuts into transactions: the same request until nothing remains."""
         now = asyncio.get_running_loop().time
         deadline = now() + timeout_s
-        while (await self._call(request, m.Progress, deadline - now())).remaining:
-            pass
+        remaining = 1
+        while remaining:
+            progress = await self._exchange(request, m.Progress, deadline - now(), read_own_writes=read_own_writes)
+            remaining = 0 if progress is None else progress.remaining
 
-    async def _exchange(self, request: m.Message, value_type: type[_T], timeout_s: float) -> _T | None:
+    async def _exchange(self, request: m.Message, value_type: type[_T], timeout_s: float, *, read_own_writes: bool = True) -> _T | None:
         """Attempts until an answer that stands, then read your writes."""
         now = asyncio.get_running_loop().time
         deadline = now() + timeout_s
@@ -150,7 +153,7 @@ class ControllerClient:
             reply = await self._attempt(method, body, request_id, value_type, min(left_s, ATTEMPT_TIMEOUT_S))
             if not isinstance(reply, str):
                 if reply.status is m.Status.OK:
-                    if self._follower is not None and reply.offset > 0:
+                    if read_own_writes and self._follower is not None and reply.offset > 0:
                         await self._follower.reached(reply.offset, deadline)
                     return reply.value
                 if reply.status is m.Status.NOT_LEADER:

@@ -73,7 +73,8 @@ class MetadataFollower:
         self._lease = Lease()
         self._subscribers: list[Subscriber] = []
         self._session_listeners: list[Callable[[bool], None]] = []
-        self._had_session = False
+        self._told = (False, False)
+        """(has session, fenced) as the listeners know it."""
         self._waiters: list[tuple[MetadataOffset, int, asyncio.Future[None]]] = []
         self._waiter_numbers = count()
         self._tasks: list[asyncio.Task[None]] = []
@@ -106,7 +107,7 @@ class MetadataFollower:
             subscriber(MetadataDelta(everything=True), self._image)
 
     def on_session(self, listener: Callable[[bool], None]) -> None:
-        """Call with False when the session is lost (see `fenced`), with True when there is one (again)."""
+        """Call with False when the session is lost, with True when there is one (again), with False once more when `fenced`."""
         self._session_listeners.append(listener)
 
     async def start(self, timeout_s: float = 30.0) -> None:
@@ -285,9 +286,9 @@ class MetadataFollower:
 
     def _session_changed(self) -> None:
         has_session = self.can_write()
-        if has_session is self._had_session:
+        if (has_session, self.fenced) == self._told:
             return
-        self._had_session = has_session
+        self._told = (has_session, self.fenced)
         _log.info("session_gained" if has_session else "session_lost", node=self._node, fenced=self.fenced)
         for listener in self._session_listeners:
             listener(has_session)
