@@ -93,6 +93,9 @@ class ControllerConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown
         for name in _POSITIVE:
             if getattr(self, name) <= 0:
                 raise InvalidConfig(name, getattr(self, name), "more than 0")
+        if not 2 * self.heartbeat_interval_ms <= self.session_grace_ms <= self.session_timeout_ms:
+            allowed = f"from two heartbeats ({2 * self.heartbeat_interval_ms} ms) to session_timeout_ms ({self.session_timeout_ms} ms)"
+            raise InvalidConfig("session_grace_ms", self.session_grace_ms, allowed)
         if self.session_timeout_ms < 3 * self.heartbeat_interval_ms:
             allowed = f"at least three heartbeats ({3 * self.heartbeat_interval_ms} ms)"
             raise InvalidConfig("session_timeout_ms", self.session_timeout_ms, allowed)

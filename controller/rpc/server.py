@@ -216,12 +216,12 @@ class _Feed:
             with suppress(TimeoutError):
                 async with asyncio.timeout(interval_s):
                     await quorum.wait_committed(self._next)
-            if self._next < quorum.first_offset:
-                await self._send_snapshot()
             await self._send_committed(max_bytes)
 
     async def _send_committed(self, max_bytes: int) -> None:
-        """One message; without records, if there are none, it is the heartbeat."""
+        """One message; without records, if there are none, it is the heartbeat. A follower that the log has left behind begins anew."""
+        if self._next < self._quorum.first_offset:
+            await self._send_snapshot()
         committed = self._quorum.read(self._next, max_bytes)
         await self._send(self._next, [msgspec.Raw(record) for record in committed.records])
         self._next = committed.end_offset

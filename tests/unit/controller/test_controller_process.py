@@ -10,6 +10,8 @@ import pytest
 from support.controller_cluster import Cluster, until
 
 from controller.rpc.client import ControllerClient
+from controller.rpc.follower import MetadataFollower
+from controller.rpc.messages import PutKeyValue
 
 pytestmark = pytest.mark.system
 
@@ -45,7 +47,7 @@ import sys
 from pathlib import Path
 from controller.config import ControllerConfig
 from controller.main import run
-sys.exit(run(ControllerConfig(data_dir=Path(sys.argv[1])), "memory:"))
+sys.exit(run(ControllerConfig(data_dir=Path(sys.argv[1]), port=int(sys.argv[2])), "memory:"))
 """
 
 
@@ -85,7 +87,7 @@ async def test_a_stopped_broker_is_fenced_and_knows_it_at_its_first_look_when_it
 
 async def test_the_process_starts_serves_and_ends_with_sigterm(tmp_path: Path) -> None:
     process = await asyncio.create_subprocess_exec(
-        sys.executable, "-c", CONTROLLER, str(tmp_path), stdout=asyncio.subprocess.DEVNULL, stderr=asyncio.subprocess.PIPE,
+        sys.executable, "-c", CONTROLLER, str(tmp_path), "0", stdout=asyncio.subprocess.DEVNULL, stderr=asyncio.subprocess.PIPE,
         env={**os.environ, "NO_COLOR": "1"},
     )  # fmt: skip
     try:
@@ -110,3 +112,61 @@ async def _skip_logs(process: asyncio.subprocess.Process, word: str) -> list[str
     while (words := await lines_of(process))[:1] != [word]:
         assert words, "it ended"
     return words
+
+
+async def test_what_was_acknowledged_survives_kill_nine(tmp_path: Path) -> None:
+    port = await _free_port()
+    client = ControllerClient([f"127.0.0.1:{port}"])
+    acknowledged: set[str] = set()
+    killed = asyncio.Event()
+
+    async def put(name: str) -> None:
+        number = 0
+        while not killed.is_set():
+            key = f"{name}-{number}"
+            await client.put_key_value(PutKeyValue(key=key, value=b"v"), timeout_s=20.0)
+            acknowledged.add(key)
+            number += 1
+
+    process = await _controller(tmp_path, port)
+    writers = [asyncio.create_task(put(name)) for name in "abcd"]
+    follower = MetadataFollower(client)
+    try:
+        await follower.start(20.0)
+        for _ in range(3):
+            before = len(acknowledged)
+            await until(lambda before=before: len(acknowledged) > before + 50, 20.0)
+            process.kill()
+            await process.wait()
+            process = await _controller(tmp_path, port)
+        killed.set()
+        await asyncio.gather(*writers)
+        committed = (await client.describe()).committed_offset
+        await follower.reached(committed, asyncio.get_running_loop().time() + 20)
+        assert {key for key, _ in follower.image.kv.items()} == acknowledged
+        fresh = MetadataFollower(client)
+        await fresh.start(20.0)
+        assert fresh.image == follower.image
+        await fresh.stop()
+    finally:
+        killed.set()
+        await follower.stop()
+        process.kill()
+        await process.wait()
+        await asyncio.gather(*writers, return_exceptions=True)
+        await client.close()
+
+
+async def _controller(directory: Path, port: int) -> asyncio.subprocess.Process:
+    return await asyncio.create_subprocess_exec(
+        sys.executable, "-c", CONTROLLER, str(directory), str(port),
+        stdout=asyncio.subprocess.DEVNULL, stderr=asyncio.subprocess.DEVNULL,
+    )  # fmt: skip
+
+
+async def _free_port() -> int:
+    server = await asyncio.start_server(lambda reader, writer: None, "127.0.0.1", 0)
+    port = int(server.sockets[0].getsockname()[1])
+    server.close()
+    await server.wait_closed()
+    return port

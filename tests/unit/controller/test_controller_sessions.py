@@ -1,9 +1,13 @@
 """Sessions and leases: who is alive, seen from both ends of the metadata stream."""
 
+from pathlib import Path
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from controller.config import ControllerConfig
+from controller.errors import InvalidConfig
 from controller.rpc.lease import Lease
 from controller.sessions import Sessions
 from stream.ids import NodeEpoch, NodeId
@@ -166,3 +170,14 @@ def test_a_lease_that_was_ended_never_comes_back() -> None:
     lease.answered(2)
     assert lease.ended
     assert not lease.is_alive(0.1)
+
+
+@pytest.mark.parametrize(
+    ("setting", "value"),
+    [("session_timeout_ms", 1_400), ("session_grace_ms", 900), ("session_grace_ms", 7_000), ("port", 70_000), ("cluster_id", "a/b"),
+     ("snapshots_kept", 1), ("queue_count_max", 0), ("default_replication_factor", 0)],
+)  # fmt: skip
+def test_a_setting_that_can_not_work_is_refused_by_name(setting: str, value: object, tmp_path: Path) -> None:
+    with pytest.raises(InvalidConfig) as refused:
+        ControllerConfig(data_dir=tmp_path, **{setting: value})
+    assert refused.value.name == setting
