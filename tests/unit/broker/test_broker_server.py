@@ -3,10 +3,11 @@
 import asyncio
 import contextlib
 import struct
-from collections.abc import AsyncIterator, Coroutine
+from collections.abc import AsyncIterator, Callable, Coroutine
 from typing import Any
 
 import pytest
+import uvloop
 
 from broker.config import BrokerConfig
 from broker.ports import ConnectionInfo, Respond, Response
@@ -108,6 +109,13 @@ class Fixture:
         self.clients.append(client)
         return client
 
+    async def stop(self) -> None:
+        for client in self.clients:
+            client.writer.close()
+            with contextlib.suppress(ConnectionError):
+                await client.writer.wait_closed()
+        await self.server.close()
+
     async def check_others_are_served(self) -> None:
         client = await self.connect()
         client.send(b"e alive")
@@ -118,11 +126,7 @@ class Fixture:
 async def fixture() -> AsyncIterator[Fixture]:
     fixture = Fixture()
     yield fixture
-    for client in fixture.clients:
-        client.writer.close()
-        with contextlib.suppress(ConnectionError):
-            await client.writer.wait_closed()
-    await fixture.server.close()
+    await fixture.stop()
 
 
 async def test_pipelined_requests_are_answered_in_order(fixture: Fixture) -> None:
@@ -133,6 +137,24 @@ async def test_pipelined_requests_are_answered_in_order(fixture: Fixture) -> Non
     for name, respond in reversed(fixture.dispatcher.parked):
         respond(framed(name))
     assert [await client.receive() for _ in range(3)] == [b"p0", b"p1", b"e2"]
+
+
+async def exchange_frames_of_all_sizes() -> None:
+    fixture = Fixture()
+    await fixture.start()
+    client = await fixture.connect()
+    payloads = [b"e" + bytes([size % 251]) * size for size in (3, 5_000_000, 0, 65_530, 70_000, 1, 300_000)]
+    client.send(*payloads)
+    for payload in payloads:
+        assert await client.receive() == payload
+    await fixture.stop()
+
+
+@pytest.mark.parametrize("loop_factory", [asyncio.new_event_loop, uvloop.new_event_loop], ids=["asyncio", "uvloop"])
+def test_frames_of_all_sizes_arrive_as_sent_on_both_loops(loop_factory: Callable[[], asyncio.AbstractEventLoop]) -> None:
+    """Each loop receives into our buffers in a way of its own."""
+    with asyncio.Runner(loop_factory=loop_factory) as runner:
+        runner.run(exchange_frames_of_all_sizes())
 
 
 async def test_request_without_answer_lets_the_next_through(fixture: Fixture) -> None:

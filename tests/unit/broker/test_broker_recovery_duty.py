@@ -1,0 +1,92 @@
+"""The duty to recover follows the image: once per WAL at a time, again after a failure, never for somebody else."""
+
+import asyncio
+from random import Random
+from uuid import UUID
+
+import pytest
+
+from broker import recovery_duty
+from broker.recovery_duty import RecoveryDuty
+from controller.metadata.delta import MetadataDelta
+from controller.metadata.image import MetadataImage
+from controller.metadata.records import NodeRecord, Record, WalEnded, WalRecord
+from stream.ids import NodeEpoch, NodeId, WalSequence
+from stream.ports import WalIdentity
+
+ME = WalIdentity(NodeId(1), NodeEpoch(5))
+DEAD = WalIdentity(NodeId(2), NodeEpoch(4))
+
+
+class World:
+    def __init__(self, *, failures: int = 0) -> None:
+        self.image = MetadataImage()
+        self.image.apply_all([NodeRecord(NodeId(2), NodeEpoch(4), UUID(int=1), "", 1, "m", None, True)])
+        self.calls: list[tuple[WalIdentity, int]] = []
+        self.failures = failures
+        self.release = asyncio.Event()
+        self.done = asyncio.Event()
+        self.duty = RecoveryDuty(ME, lambda: self.image, self.recover, Random(1))
+
+    def apply(self, *records: Record) -> None:
+        self.image.apply_all(records)
+        self.duty.on_batch(MetadataDelta.of(records), self.image)
+
+    async def recover(self, failed: WalIdentity, start: WalSequence) -> None:
+        self.calls.append((failed, start))
+        if len(self.calls) <= self.failures:
+            raise ConnectionError("the store is away")
+        await self.release.wait()
+        self.apply(WalEnded(failed.node_id, failed.node_epoch, WalSequence(9)))
+        self.done.set()
+
+
+def ask(recoverer: WalIdentity, committed: int) -> WalRecord:
+    return WalRecord(DEAD.node_id, DEAD.node_epoch, WalSequence(committed), recoverer.node_id, recoverer.node_epoch)
+
+
+@pytest.fixture(autouse=True)
+def no_waiting(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(recovery_duty, "RETRY_FIRST_S", 0.001)
+
+
+async def test_recovers_once_however_often_it_is_told() -> None:
+    world = World()
+    for _ in range(3):
+        world.apply(ask(ME, 3))
+        await asyncio.sleep(0)
+    world.release.set()
+    await world.done.wait()
+    assert world.calls == [(DEAD, 3)]
+    await world.duty.close()
+
+
+async def test_failure_is_tried_again_from_the_slot_committed_then() -> None:
+    world = World(failures=2)
+    world.release.set()
+    world.apply(ask(ME, 3))
+    world.apply(ask(ME, 4))
+    await world.done.wait()
+    assert world.calls == [(DEAD, 4)] * 3
+    await world.duty.close()
+
+
+async def test_duty_of_others_is_not_ours() -> None:
+    world = World()
+    world.apply(ask(WalIdentity(NodeId(1), NodeEpoch(4)), 3))
+    world.apply(ask(WalIdentity(NodeId(3), NodeEpoch(5)), 3))
+    await asyncio.sleep(0)
+    assert world.calls == []
+    await world.duty.close()
+
+
+async def test_duty_that_was_given_to_another_is_dropped_after_a_failure() -> None:
+    world = World(failures=1_000)
+    world.apply(ask(ME, 3))
+    await asyncio.sleep(0)
+    world.apply(ask(WalIdentity(NodeId(3), NodeEpoch(6)), 3))
+    tasks = asyncio.all_tasks() - {asyncio.current_task()}
+    await asyncio.wait(tasks, timeout=5)
+    assert all(task.done() for task in tasks)
+    assert len(world.calls) <= 2
+    await world.duty.close()
