@@ -1,7 +1,8 @@
 """The sans-io heart of one client connection: bytes in become frames, answers go out in the order of the requests.
 
 Invariants: a frame is one bytearray of its own that nobody writes to again but its handler; memory for a frame grows with the bytes
-that arrived (at most four times them), whatever its size prefix promises; an answer leaves only when every earlier one has left.
+that arrived on this connection (at most four times them), whatever its size prefix promises; an answer leaves only when every earlier
+one has left.
 Must not: touch a socket, a clock, or know what a request means.
 
 Small frames are cut out of a receive buffer that all connections share (so an idle connection owns no buffer); a frame that did not
@@ -31,7 +32,7 @@ class FrameReader:
     The buffer of `get_buffer` is only good until the next `received` of *any* reader that shares the same receive buffer.
     """
 
-    __slots__ = ("_bytes_max", "_declared", "_filled", "_frame", "_prefix", "_shared")
+    __slots__ = ("_bytes_max", "_capacity_bytes", "_declared", "_filled", "_frame", "_prefix", "_shared")
 
     def __init__(self, shared: memoryview, bytes_max: int) -> None:
         self._shared = shared
@@ -40,6 +41,8 @@ class FrameReader:
         self._frame: bytearray | None = None
         self._declared = 0
         self._filled = 0
+        self._capacity_bytes = _FIRST_CAPACITY_BYTES
+        """What a frame gets at once: growing with the frames that really came, so that batches of 1 MB are not copied while they grow."""
 
     @property
     def buffered_bytes(self) -> int:
@@ -74,6 +77,7 @@ class FrameReader:
         if self._filled < self._declared:
             return []
         self._frame = None
+        self._capacity_bytes = max(self._capacity_bytes, _GROWTH * self._declared)
         return [frame]
 
     def _cut(self, end: int) -> list[bytearray]:
@@ -94,7 +98,7 @@ class FrameReader:
         return frames
 
     def _begin(self, declared: int, head: memoryview) -> None:
-        frame = bytearray(min(declared, max(_FIRST_CAPACITY_BYTES, len(head))))
+        frame = bytearray(min(declared, max(self._capacity_bytes, len(head))))
         frame[: len(head)] = head
         self._frame = frame
         self._declared = declared

@@ -11,7 +11,8 @@ from typing import Protocol
 
 Buffer = bytes | bytearray | memoryview
 Body = Buffer | Sequence[Buffer]
-"""A sequence is concatenated once, by the backend. The caller must not change a mutable buffer until the call returns."""
+"""A sequence is concatenated at most once, by the backend. Buffers are handed over: nobody may change one that was part of a body, not
+even after the call has returned (the memory store keeps them)."""
 
 LIST_PAGE_COUNT = 1_000
 """Keys in one page of a list; S3 gives no more. Each page is one request, billed as a PUT."""
