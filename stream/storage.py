@@ -239,7 +239,7 @@ class Storage:
         """Add one group, which becomes durable whole (one WAL object). `done` is called on the loop, in WAL order, None or the error.
 
         Entries must follow their streams' `next_offset`. Raises, without taking anything: StreamNotOpened, NotContiguous, WalFull,
-        WalClosed, WalFenced, WalFailed. 3 us for one entry.
+        WalClosed, WalFenced, WalFailed. Costs 1.5 us for one entry, and 1 to 2 us more until its ack, besides the PUT.
         """
         if self._failure is not None:
             raise self._failure

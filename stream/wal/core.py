@@ -83,7 +83,7 @@ class WalCore(Generic[G]):
         return self._sealed[0].sequence if self._sealed else self._next
 
     def append(self, group: G, size_bytes: int, now: float) -> None:
-        """Add a group to the open bulk. Raises WalClosed after a failure. 0.6 us."""
+        """Add a group to the open bulk. Raises WalClosed after a failure. 0.5 us."""
         if self._failed:
             raise WalClosed("the WAL has failed or is fenced")
         gap = now - self._last_append
