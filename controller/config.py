@@ -12,6 +12,9 @@ from controller.errors import InvalidConfig
 
 _CLUSTER_ID = re.compile(r"[A-Za-z0-9_-]{1,64}\Z")
 
+SESSION_GRACE_MS_MIN = 100
+"""Followers send a heartbeat every half grace; less would be mostly heartbeats."""
+
 
 class ControllerConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """A controller of a quorum of one."""
@@ -93,8 +96,8 @@ class ControllerConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown
         for name in _POSITIVE:
             if getattr(self, name) <= 0:
                 raise InvalidConfig(name, getattr(self, name), "more than 0")
-        if not 2 * self.heartbeat_interval_ms <= self.session_grace_ms <= self.session_timeout_ms:
-            allowed = f"from two heartbeats ({2 * self.heartbeat_interval_ms} ms) to session_timeout_ms ({self.session_timeout_ms} ms)"
+        if not SESSION_GRACE_MS_MIN <= self.session_grace_ms <= self.session_timeout_ms:
+            allowed = f"from {SESSION_GRACE_MS_MIN} ms to session_timeout_ms ({self.session_timeout_ms} ms)"
             raise InvalidConfig("session_grace_ms", self.session_grace_ms, allowed)
         if self.session_timeout_ms < 3 * self.heartbeat_interval_ms:
             allowed = f"at least three heartbeats ({3 * self.heartbeat_interval_ms} ms)"

@@ -182,7 +182,7 @@ class MetadataFollower:
         call = channel.follow()
         self._lease.stream_began()
         self._loading = None
-        heartbeats = asyncio.get_running_loop().create_task(self._send_heartbeats(call))
+        heartbeats = asyncio.get_running_loop().create_task(self._send_heartbeats(call), name=f"heartbeats-{self._node}")
         heard = False
         why: BaseException | None = None
         try:
@@ -226,7 +226,7 @@ class MetadataFollower:
                 request = msgspec.structs.replace(request, node_id=node.node_id, node_epoch=node.node_epoch)
             self._lease.sent(heartbeat, self._now())
             await call.write(_encode(request))
-            await asyncio.sleep(self._interval_s)
+            await asyncio.sleep(min(self._interval_s, self._lease.heartbeat_s_max))
 
     def _take(self, batch: m.MetadataBatch) -> None:
         if batch.session_timeout_ms:

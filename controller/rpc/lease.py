@@ -18,6 +18,10 @@ from collections import deque
 
 SESSION_SHARE = 0.85
 GRACE_SHARE = 0.4
+HEARTBEAT_SHARE = 0.5
+HEARTBEAT_S_UNTOLD = 0.1
+"""Until the controller has told its limits, which it does in its first message."""
+
 SENT_COUNT_MAX = 64
 """Unanswered heartbeats that are remembered; older ones would give a lease that is over anyway."""
 
@@ -42,6 +46,11 @@ class Lease:
     def until(self) -> float:
         """The lease is over from this time on."""
         return float("-inf") if self._ended else min(self._until, self._broken_until)
+
+    @property
+    def heartbeat_s_max(self) -> float:
+        """Longest pause between heartbeats with which a break is noticed early enough."""
+        return self._grace_s * HEARTBEAT_SHARE if self._grace_s else HEARTBEAT_S_UNTOLD
 
     def is_alive(self, now: float) -> bool:
         return now < self.until

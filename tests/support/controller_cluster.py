@@ -86,12 +86,12 @@ class Cluster:
     def client(self) -> ControllerClient:
         return ControllerClient([self.server.address])
 
-    async def broker(self, node_id: int = -1, *, heartbeat_interval_s: float = 0.05) -> Broker:
+    async def broker(self, node_id: int = -1) -> Broker:
         client = self.client()
         request = m.RegisterBroker(node_id=NodeId(node_id), incarnation_id=uuid4(), host="", port=9092, machine_host="127.0.0.1")
         registered = await client.register_broker(request)
         node = WalIdentity(registered.node_id, registered.node_epoch)
-        follower = MetadataFollower(client, node, heartbeat_interval_s=heartbeat_interval_s)
+        follower = MetadataFollower(client, node, heartbeat_interval_s=0.05)
         await follower.start(5.0)
         client.bind(follower)
         broker = Broker(client, follower, node)

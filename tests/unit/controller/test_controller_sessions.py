@@ -174,7 +174,7 @@ def test_a_lease_that_was_ended_never_comes_back() -> None:
 
 @pytest.mark.parametrize(
     ("setting", "value"),
-    [("session_timeout_ms", 1_400), ("session_grace_ms", 900), ("session_grace_ms", 7_000), ("port", 70_000), ("cluster_id", "a/b"),
+    [("session_timeout_ms", 1_400), ("session_grace_ms", 50), ("session_grace_ms", 7_000), ("port", 70_000), ("cluster_id", "a/b"),
      ("snapshots_kept", 1), ("queue_count_max", 0), ("default_replication_factor", 0)],
 )  # fmt: skip
 def test_a_setting_that_can_not_work_is_refused_by_name(setting: str, value: object, tmp_path: Path) -> None:
