@@ -5,7 +5,7 @@ from typing import Annotated
 
 import typer
 
-from deploy.commands import dev
+from deploy.commands import consume, dev, nodes, produce, streams, topics
 
 app = typer.Typer(
     name="penstock",
@@ -33,3 +33,18 @@ def main(
 
 
 app.command("dev")(dev.dev)
+app.add_typer(topics.app, name="topics")
+app.command("produce")(produce.produce)
+app.command("consume")(consume.consume)
+app.add_typer(streams.app, name="streams")
+app.command("nodes")(nodes.nodes)
+
+
+@app.command("broker", add_help_option=False)
+def broker() -> None:
+    """Run one broker. `penstock broker --help` lists its settings: flags, variables, TOML file."""
+
+
+@app.command("controller", add_help_option=False)
+def controller() -> None:
+    """Run one controller. `penstock controller --help` lists its settings."""

@@ -1,0 +1,135 @@
+"""What the command line needs of Kafka, over confluent-kafka: typed, and with errors that say what to do.
+
+Invariant: no call waits longer than its timeout, and every failure is a KafkaFailed. librdkafka's own log lines are kept off the terminal.
+Must not be imported before it is needed: it loads librdkafka.
+"""
+
+from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import Future
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Final, TypeVar, cast
+
+from confluent_kafka import Consumer, KafkaError, KafkaException, Producer, TopicPartition
+from confluent_kafka.admin import AdminClient
+from confluent_kafka.cimpl import NewTopic
+
+from deploy.errors import KafkaFailed
+
+if TYPE_CHECKING:
+    from confluent_kafka.admin._metadata import ClusterMetadata
+
+TIMEOUT_S: Final = 10.0
+CRITICAL: Final = 2
+_TOPIC_RESOURCE: Final = 2
+_UNREACHABLE: Final = frozenset({KafkaError._TRANSPORT, KafkaError._ALL_BROKERS_DOWN, KafkaError._TIMED_OUT, KafkaError._RESOLVE})
+_T = TypeVar("_T")
+
+
+@dataclass(frozen=True, slots=True)
+class PartitionView:
+    partition: int
+    leader: int
+    replicas: list[int]
+    isr: list[int]
+
+
+@dataclass(frozen=True, slots=True)
+class TopicView:
+    name: str
+    partitions: list[PartitionView]
+
+
+class Kafka:
+    """One cluster, by its bootstrap servers."""
+
+    def __init__(self, bootstrap: str) -> None:
+        self._bootstrap = bootstrap
+        self._admin: Any = AdminClient(self.config())  # its results are not typed
+
+    def config(self, **more: str | float | bool) -> dict[str, str | int | float | bool]:
+        """Client properties; `_` in names stands for `.`."""
+        named = {name.replace("_", "."): value for name, value in more.items()}
+        return {"bootstrap.servers": self._bootstrap, "log_level": CRITICAL, **named}
+
+    def producer(self, **more: str | float | bool) -> Producer:
+        return Producer(self.config(**more))
+
+    def consumer(self, **more: str | float | bool) -> Consumer:
+        return Consumer(self.config(**more))
+
+    def topics(self) -> list[TopicView]:
+        """All topics by name."""
+        metadata: ClusterMetadata = self._asked(lambda: self._admin.list_topics(timeout=TIMEOUT_S))
+        views = [
+            TopicView(
+                name,
+                [
+                    PartitionView(index, part.leader, list(part.replicas), list(part.isrs))
+                    for index, part in sorted(topic.partitions.items())
+                ],
+            )
+            for name, topic in metadata.topics.items()
+        ]
+        return sorted(views, key=lambda view: view.name)
+
+    def topic(self, name: str) -> TopicView:
+        """Raises KafkaFailed, naming a topic of a similar name."""
+        found = {view.name: view for view in self.topics()}
+        if name not in found:
+            from difflib import get_close_matches
+
+            near = get_close_matches(name, found, n=1)
+            hint = f"did you mean {near[0]}?" if near else "`penstock topics list` shows what there is"
+            raise KafkaFailed(f"topic {name!r} does not exist; {hint}")
+        return found[name]
+
+    def create_topic(self, name: str, partitions: int, replication_factor: int, config: Mapping[str, str]) -> None:
+        topic = NewTopic(name, partitions, replication_factor, config=dict(config))
+        self._result(self._admin.create_topics([topic], request_timeout=TIMEOUT_S)[name], f"topic {name!r} was not created")
+
+    def delete_topic(self, name: str) -> None:
+        self._result(self._admin.delete_topics([name], request_timeout=TIMEOUT_S)[name], f"topic {name!r} was not deleted")
+
+    def topic_config(self, name: str) -> dict[str, str]:
+        """Every config of a topic, defaults too."""
+        from confluent_kafka.admin._config import ConfigResource
+
+        resource = ConfigResource(_TOPIC_RESOURCE, name)
+        answer: Future[dict[str, Any]] = self._admin.describe_configs([resource], request_timeout=TIMEOUT_S)[resource]
+        entries = self._result(answer, f"configs of {name!r} can not be read")
+        return {key: str(entry.value) for key, entry in sorted(entries.items())}
+
+    def offsets(self, topic: str, partitions: Sequence[int]) -> dict[int, tuple[int, int]]:
+        """Earliest and latest offset of each partition."""
+        consumer = self.consumer(group_id="penstock-cli", enable_auto_commit=False)
+        try:
+            return {index: self._watermarks(consumer, topic, index) for index in partitions}
+        finally:
+            consumer.close()
+
+    def _watermarks(self, consumer: Consumer, topic: str, partition: int) -> tuple[int, int]:
+        asked = TopicPartition(topic, partition)
+        found = self._asked(lambda: cast("tuple[int, int] | None", consumer.get_watermark_offsets(asked, timeout=TIMEOUT_S)))
+        if found is None:
+            raise KafkaFailed(f"the offsets of {topic}-{partition} were not told within {TIMEOUT_S:.0f} s")
+        return found
+
+    def _result(self, future: "Future[_T]", failed: str) -> _T:
+        try:
+            return future.result(TIMEOUT_S + 1)
+        except KafkaException as error:
+            raise self.failure(cast("KafkaError", error.args[0]), failed) from None
+        except TimeoutError:
+            raise KafkaFailed(f"{failed}: no answer within {TIMEOUT_S:.0f} s") from None
+
+    def _asked(self, ask: Callable[[], _T]) -> _T:
+        try:
+            return ask()
+        except KafkaException as error:
+            raise self.failure(cast("KafkaError", error.args[0]), "the brokers did not answer") from None
+
+    def failure(self, error: KafkaError, failed: str) -> KafkaFailed:
+        """The error in words."""
+        if error.code() in _UNREACHABLE:
+            return KafkaFailed(f"no broker answers at {self._bootstrap}; start one with `penstock dev`, or name another with --bootstrap")
+        return KafkaFailed(f"{failed}: {error.str()} ({error.name()})")

@@ -1,0 +1,93 @@
+"""What commands print: tables for people, JSON for programs.
+
+Invariant: stdout carries the answer and nothing else; progress and remarks go to stderr. With `--json` the answer is one JSON document.
+"""
+
+import sys
+import time
+from collections.abc import Iterable, Sequence
+from typing import Any, Final, Self
+
+import msgspec
+
+_SLOW_S: Final = 1.0
+
+
+def print_json(value: object) -> None:
+    """One document, indented; dataclasses and structs as objects."""
+    sys.stdout.write(msgspec.json.format(msgspec.json.encode(value), indent=2).decode() + "\n")
+    sys.stdout.flush()
+
+
+def print_table(title: str, columns: Sequence[str], rows: Iterable[Sequence[object]]) -> None:
+    """Numbers to the right, the rest to the left. An empty table says so."""
+    from rich.console import Console
+    from rich.table import Table
+
+    told = [list(row) for row in rows]
+    table = Table(title=title or None, title_justify="left", header_style="bold", caption=None if told else "(nothing)")
+    for index, column in enumerate(columns):
+        is_number = bool(told) and all(isinstance(row[index], int | float) for row in told)
+        table.add_column(column, justify="right" if is_number else "left", overflow="fold")
+    for row in told:
+        table.add_row(*(_shown(cell) for cell in row))
+    Console(width=None if sys.stdout.isatty() else 160, highlight=False).print(table)
+
+
+def _shown(cell: Any) -> str:  # noqa: ANN401 - a cell is anything that has a text
+    if isinstance(cell, bool):
+        return "yes" if cell else "no"
+    if isinstance(cell, int):
+        return f"{cell:,}"
+    return f"{cell:,.1f}" if isinstance(cell, float) else str(cell)
+
+
+class Progress:
+    """A bar on stderr for work that turns out to take longer than a second; nothing for quicker work, and none without a terminal.
+
+    total: None if it is not known. Use as a context manager; call `advance` as often as you like, it costs one look at the clock.
+    """
+
+    def __init__(self, what: str, total: int | None, unit: str = "") -> None:
+        self._what = what
+        self._total = total
+        self._unit = unit
+        self._done = 0
+        self._began = time.monotonic()
+        self._wanted = sys.stderr.isatty()
+        self._bar: Any = None
+        self._task: Any = None
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        if self._bar is not None:
+            self._bar.stop()
+
+    def advance(self, count: int = 1) -> None:
+        self._done += count
+        if self._bar is not None:
+            self._bar.update(self._task, completed=self._done)
+        elif self._wanted and time.monotonic() - self._began > _SLOW_S:
+            self._show()
+
+    def _show(self) -> None:
+        from rich.console import Console
+        from rich.progress import BarColumn, MofNCompleteColumn, TextColumn, TimeElapsedColumn
+        from rich.progress import Progress as Bars
+
+        columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TextColumn(self._unit), TimeElapsedColumn())
+        self._bar = Bars(*columns, console=Console(stderr=True), transient=True)
+        self._task = self._bar.add_task(self._what, total=self._total, completed=self._done)
+        self._bar.start()
+
+
+def size(count_bytes: int) -> str:
+    """1536 -> 1.5 KiB."""
+    amount = float(count_bytes)
+    for unit in ("B", "KiB", "MiB", "GiB"):
+        if amount < 1024:
+            return f"{amount:.0f} {unit}" if unit == "B" else f"{amount:.1f} {unit}"
+        amount /= 1024
+    return f"{amount:.1f} TiB"

@@ -1,0 +1,143 @@
+"""What commands show of the metadata image, as values.
+
+Invariant: pure; nothing of the image is kept. Field names are what `--json` prints: scripts rely on them.
+"""
+
+from dataclasses import dataclass
+
+from controller.metadata.image import MetadataImage
+from controller.metadata.streams import StreamState
+from stream.ports import ObjectRole, WalIdentity
+
+
+@dataclass(frozen=True, slots=True)
+class RangeView:
+    """One stretch of one stream in one object."""
+
+    start_offset: int
+    end_offset: int
+    record_count: int
+    size_bytes: int
+    object_id: int
+    role: str
+    key: str
+
+
+@dataclass(frozen=True, slots=True)
+class StreamView:
+    """phase: "open", "closed" or "new". node_id and node_epoch: its owner, or the last one."""
+
+    stream_id: int
+    partition: int
+    kind: str
+    phase: str
+    epoch: int
+    node_id: int
+    node_epoch: int
+    start_offset: int
+    end_offset: int
+    size_bytes: int
+    ranges: list[RangeView]
+
+
+@dataclass(frozen=True, slots=True)
+class NodeView:
+    node_id: int
+    node_epoch: int
+    fenced: bool
+    address: str
+    rack: str | None
+    leads: int
+    open_streams: int
+
+
+@dataclass(frozen=True, slots=True)
+class WalView:
+    """recoverer: "node/epoch" of the broker that was asked to recover it; "-" for nobody."""
+
+    node_id: int
+    node_epoch: int
+    committed: int
+    is_alive: bool
+    recoverer: str
+
+
+@dataclass(frozen=True, slots=True)
+class ClusterView:
+    cluster_id: str
+    controller: str
+    metadata_offset: int
+    topics: int
+    streams: int
+    objects: int
+    nodes: list[NodeView]
+    wals: list[WalView]
+
+
+def view_streams(image: MetadataImage, topic_name: str) -> list[StreamView] | None:
+    """The topic's streams by partition; None if there is no such topic."""
+    topic = image.topics.by_name(topic_name)
+    if topic is None:
+        return None
+    states = [state for state in image.streams if state.topic_id == topic.topic_id]
+    return [_stream(image, state) for state in sorted(states, key=lambda state: (state.partition, state.stream_id))]
+
+
+def view_cluster(image: MetadataImage, controller: str) -> ClusterView:
+    nodes: list[NodeView] = []
+    for node in sorted(image.nodes, key=lambda node: node.node_id):
+        identity = WalIdentity(node.node_id, node.node_epoch)
+        nodes.append(
+            NodeView(
+                node_id=node.node_id,
+                node_epoch=node.node_epoch,
+                fenced=node.fenced,
+                address=f"{node.host or '(as clients reach it)'}:{node.port}",
+                rack=node.rack,
+                leads=image.topics.led_count(identity),
+                open_streams=len(image.streams.opened_by(identity)),
+            )
+        )
+    wals = [
+        WalView(
+            wal.writer.node_id,
+            wal.writer.node_epoch,
+            wal.committed,
+            image.nodes.is_alive(wal.writer),
+            f"{wal.recoverer.node_id}/{wal.recoverer.node_epoch}" if wal.recoverer.node_id >= 0 else "-",
+        )
+        for wal in image.nodes.running_wals()
+    ]
+    return ClusterView(
+        image.cluster_id, controller, image.end_offset, len(image.topics), len(image.streams), len(image.objects), nodes, wals
+    )
+
+
+def _stream(image: MetadataImage, state: StreamState) -> StreamView:
+    ranges: list[RangeView] = []
+    for entry in state.entries:
+        stored = image.objects.get(entry.object_id)
+        ranges.append(
+            RangeView(
+                entry.start_offset,
+                entry.end_offset,
+                entry.record_count,
+                entry.size_bytes,
+                entry.object_id,
+                ObjectRole(stored.role).name.lower() if stored else "unknown",
+                stored.key if stored else "",
+            )
+        )
+    return StreamView(
+        stream_id=state.stream_id,
+        partition=state.partition,
+        kind=state.kind,
+        phase="open" if state.opened else "new" if state.epoch < 0 else "closed",
+        epoch=state.epoch,
+        node_id=state.node_id,
+        node_epoch=state.node_epoch,
+        start_offset=state.start_offset,
+        end_offset=state.end_offset,
+        size_bytes=sum(entry.size_bytes for entry in state.entries),
+        ranges=ranges,
+    )
