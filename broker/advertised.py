@@ -40,6 +40,12 @@ def live_brokers(node: Node, connection: ConnectionInfo) -> list[BrokerAddress]:
     return [address_of(node, state, connection) for state in live_nodes(node)]
 
 
+def known_brokers(node: Node, connection: ConnectionInfo) -> list[BrokerAddress]:
+    """The live ones, and those that left a moment ago (see `broker.departed`)."""
+    states = sorted([*live_nodes(node), *node.departed()], key=lambda state: state.node_id)
+    return [address_of(node, state, connection) for state in states]
+
+
 def controller_id(node: Node) -> int:
     """Whom clients should send admin requests to: any broker forwards them, so it is the lowest live one. -1: none is live."""
     return min((state.node_id for state in node.image.nodes if not state.fenced), default=-1)

@@ -20,6 +20,7 @@ from uuid import uuid4
 import structlog
 
 from broker.config import BrokerConfig
+from broker.departed import DepartedBrokers
 from broker.dispatch import RequestDispatcher
 from broker.groups.coordinator import GroupCoordinator
 from broker.groups.model import GroupLimits
@@ -29,7 +30,9 @@ from broker.partition.manager import PartitionManager
 from broker.recovery_duty import RecoveryDuty
 from broker.server import Server
 from controller.errors import ControllerError
+from controller.metadata.delta import MetadataDelta
 from controller.metadata.image import MetadataImage
+from controller.metadata.nodes import NodeState
 from controller.rpc.client import ControllerClient
 from controller.rpc.follower import MetadataFollower
 from controller.rpc.messages import BrokerRegistered, RegisterBroker, UnregisterBroker
@@ -72,6 +75,7 @@ class Broker:
         self.groups: GroupCoordinator
         self._stream_config = stream_config
         self._rng = Random()  # noqa: S311 - jitter, not a secret
+        self._departed = DepartedBrokers()
         self._parts = AsyncExitStack()
         """What has to be ended, last started first; the listener ends before all of them."""
         self._is_stopping = False
@@ -81,6 +85,9 @@ class Broker:
     @property
     def image(self) -> MetadataImage:
         return self.follower.image
+
+    def departed(self) -> list[NodeState]:
+        return self._departed.listed(asyncio.get_running_loop().time())
 
     def now_ms(self) -> Millis:
         return Millis(time.time_ns() // 1_000_000)
@@ -137,6 +144,7 @@ class Broker:
         self.follower.on_session(self._on_session)
         self.follower.failed.add_done_callback(self._on_follower_over)
         self.follower.subscribe(recovery.on_batch)
+        self.follower.subscribe(self._on_batch)
         await self.partitions.start()
         await self.server.serve(RequestDispatcher(self, make_handlers(), INLINE))
         log.info("broker_started", node_id=self.node_id, node_epoch=self.node_epoch, port=self.port, cluster_id=self.cluster_id)
@@ -170,6 +178,10 @@ class Broker:
     def _on_leader_change(self, topic_name: str, partition: int, opened: bool) -> None:
         if topic_name == OFFSETS_TOPIC:
             (self.groups.partition_opened if opened else self.groups.partition_closed)(partition)
+
+    def _on_batch(self, delta: MetadataDelta, image: MetadataImage) -> None:
+        if delta.everything or delta.node_ids:
+            self._departed.update(image, asyncio.get_running_loop().time())
 
     # --- losing the right to write --------------------------------------------------------------------------------------------------------
 

@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from broker.groups.coordinator import GroupCoordinator
     from broker.partition.manager import PartitionManager
     from controller.metadata.image import MetadataImage
+    from controller.metadata.nodes import NodeState
     from controller.rpc.client import ControllerClient
     from controller.rpc.follower import MetadataFollower
     from stream.storage import Storage
@@ -109,6 +110,10 @@ class Node(Protocol):
 
     @property
     def groups(self) -> "GroupCoordinator": ...
+
+    def departed(self) -> Sequence["NodeState"]:
+        """Brokers that left a moment ago."""
+        ...
 
     def now_ms(self) -> Millis: ...
 

@@ -139,11 +139,9 @@ def _encode(node: Node, ctx: RequestContext, request: MetadataRequest, topics: l
     if request.include_topic_authorized_operations:
         for topic in topics:
             topic.topic_authorized_operations = _NOT_ASKED if topic.error_code else TOPIC_OPERATIONS
+    brokers = (advertised.known_brokers if request.topics else advertised.live_brokers)(node, ctx.connection)
     response = MetadataResponse(
-        brokers=[
-            MetadataResponseBroker(broker.node_id, broker.host, broker.port, broker.rack)
-            for broker in advertised.live_brokers(node, ctx.connection)
-        ],
+        brokers=[MetadataResponseBroker(broker.node_id, broker.host, broker.port, broker.rack) for broker in brokers],
         cluster_id=node.cluster_id,
         controller_id=advertised.controller_id(node),
         topics=topics,

@@ -1,10 +1,13 @@
 """Brokers that leave, die, are fenced and lose their controller: acknowledged records survive, clients find their way."""
 
 import asyncio
+import threading
+import time
 from pathlib import Path
 
 import pytest
 from aiokafka import AIOKafkaConsumer, AIOKafkaProducer
+from confluent_kafka import Message, Producer
 from support.cluster import Cluster, until
 
 from broker.config import BrokerConfig
@@ -60,6 +63,66 @@ async def test_killed_broker_is_recovered_by_another(tmp_path: Path) -> None:
         await until(lambda: cluster.leader_of("t") == 0)
         await produce(cluster.bootstrap, "t", 20, 20)
         assert await consume(cluster.bootstrap, "t", 40) == list(range(40))
+
+
+class SteadyProducer:
+    """An idempotent client that never stops sending; `longest_gap_s` is what it noticed of our troubles."""
+
+    def __init__(self, bootstrap: str, topic: str) -> None:
+        self.acknowledged: list[int] = []
+        self.longest_gap_s = 0.0
+        self._failed: list[object] = []
+        self._stopping = threading.Event()
+        self._thread = asyncio.create_task(asyncio.to_thread(self._run, bootstrap, topic))
+
+    async def until_acknowledged(self, more: int) -> None:
+        wanted = len(self.acknowledged) + more
+        await until(lambda: len(self.acknowledged) >= wanted)
+
+    async def stop(self) -> int:
+        """Returns how many records were sent; all are acknowledged."""
+        self._stopping.set()
+        sent = await self._thread
+        assert self._failed == []
+        return sent
+
+    def _run(self, bootstrap: str, topic: str) -> int:
+        producer = Producer({"bootstrap.servers": bootstrap, "enable.idempotence": True, "linger.ms": 1, "retry.backoff.ms": 20})
+        number = 0
+        last = time.monotonic()
+        while not self._stopping.is_set():
+            producer.produce(topic, b"%d" % number, partition=0, on_delivery=self._delivered)
+            number += 1
+            before = len(self.acknowledged)
+            producer.poll(0.002)
+            if len(self.acknowledged) > before:
+                self.longest_gap_s = max(self.longest_gap_s, time.monotonic() - last)
+                last = time.monotonic()
+        assert producer.flush(TIMEOUT_S) == 0
+        return number
+
+    def _delivered(self, error: object, message: Message) -> None:
+        if error is not None:
+            self._failed.append(error)
+        else:
+            self.acknowledged.append(int(message.value() or b"-1"))
+
+
+@pytest.mark.parametrize("is_graceful", [True, False], ids=["stop", "kill"])
+async def test_no_record_is_lost_or_repeated_when_the_leader_goes_under_load(tmp_path: Path, *, is_graceful: bool) -> None:
+    async with Cluster(tmp_path, brokers=3) as cluster:
+        await create_topic(cluster, "t", leader=2)
+        producer = SteadyProducer(cluster.bootstrap, "t")
+        await producer.until_acknowledged(200)
+        await (cluster.stop_broker(2) if is_graceful else cluster.kill_broker(2))
+        await producer.until_acknowledged(200)
+        sent = await producer.stop()
+        assert producer.acknowledged == list(range(sent))
+        assert await consume(cluster.bootstrap, "t", sent) == list(range(sent))
+        leader = await cluster.until_served("t")
+        partition = leader.partitions.get("t", 0)
+        assert not isinstance(partition, int)
+        assert partition.high_watermark == sent
 
 
 async def test_everything_killed_and_started_again(tmp_path: Path) -> None:

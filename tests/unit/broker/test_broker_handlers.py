@@ -10,6 +10,7 @@ from uuid import UUID, uuid4
 import pytest
 
 from broker.config import BrokerConfig
+from broker.departed import LISTED_S, DepartedBrokers
 from broker.dispatch import RequestDispatcher
 from broker.errors import ErrorCode
 from broker.handlers.table import INLINE, make_handlers
@@ -122,9 +123,10 @@ class Fixture:
         self.image = MetadataImage()
         self.image.apply_all([broker_record(2, machine="m2"), broker_record(1)])
         self.client = FakeClient(self.image)
+        self.departed = DepartedBrokers()
         self.node = SimpleNamespace(
             node_id=1, node_epoch=1, cluster_id="c-1", image=self.image, client=self.client, config=BrokerConfig(**settings),
-            storage=SimpleNamespace(is_full=False), now_ms=lambda: 0, can_write=lambda: True,
+            storage=SimpleNamespace(is_full=False), now_ms=lambda: 0, can_write=lambda: True, departed=lambda: self.departed.listed(0),
         )  # fmt: skip
         self.connection = FakeConnection()
         self.use(make_handlers())
@@ -265,6 +267,26 @@ async def test_dead_leader_is_not_named(fixture: Fixture) -> None:
     assert topic.error_code == ErrorCode.NONE
     assert (partition.error_code, partition.leader_id, partition.leader_epoch) == (ErrorCode.LEADER_NOT_AVAILABLE, -1, 3)
     assert (list(partition.replica_nodes), list(partition.isr_nodes), list(partition.offline_replicas)) == ([1, 2], [1], [2])
+
+
+async def test_broker_that_left_is_listed_a_little_longer_to_those_who_ask_for_topics(fixture: Fixture) -> None:
+    fixture.topic("a", leader=2)
+    fixture.departed.update(fixture.image, 0)
+    fixture.image.apply_all([broker_record(2, fenced=True)])
+    fixture.departed.update(fixture.image, 1)
+    assert [broker.node_id for broker in (await fixture.metadata("a")).brokers] == [1, 2]
+    assert [broker.node_id for broker in (await fixture.metadata()).brokers] == [1]
+    assert fixture.departed.listed(1 + LISTED_S) == []
+
+
+async def test_broker_that_came_back_is_listed_once(fixture: Fixture) -> None:
+    fixture.departed.update(fixture.image, 0)
+    fixture.image.apply_all([broker_record(2, fenced=True)])
+    fixture.departed.update(fixture.image, 1)
+    fixture.image.apply_all([broker_record(2, epoch=2)])
+    fixture.departed.update(fixture.image, 2)
+    fixture.topic("a")
+    assert [broker.node_id for broker in (await fixture.metadata("a")).brokers] == [1, 2]
 
 
 async def test_leader_of_an_earlier_start_is_not_named(fixture: Fixture) -> None:
