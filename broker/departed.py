@@ -2,7 +2,7 @@
 
 Why: librdkafka 2.x ends the thread of a broker that vanishes from the list; if that happens in the very answer that names the partition's
 new leader, the partition is orphaned until its next look a second later. Listing the old one a little longer makes the difference between
-10 and 500 ms after a graceful stop, and 1.5 and 2.5 s after a crash (measured, librdkafka 2.16).
+20 and 500 ms after a graceful stop, and 1.5 and 2.5 s after a crash (measured, librdkafka 2.16).
 Invariant: a broker that is alive again is not among them; nobody stays longer than `LISTED_S`. Pure: seconds come in.
 Must not: be told to those who ask who is there (DescribeCluster, Metadata of all topics or of none).
 """

@@ -72,7 +72,9 @@ class RequestDispatcher:
         self._log_limit = LogLimit()
 
     def is_blocked(self, frame: bytearray) -> bool:
-        return self._node.storage.is_full and frame.startswith(_PRODUCE_PREFIX)
+        storage = self._node.storage
+        # Storage that failed stays full for good: its Produce requests must be refused, not kept waiting.
+        return storage.is_full and not storage.fenced and frame.startswith(_PRODUCE_PREFIX)
 
     async def wait_unblocked(self) -> None:
         await self._node.storage.wait_for_room()

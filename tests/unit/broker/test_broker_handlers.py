@@ -126,7 +126,7 @@ class Fixture:
         self.departed = DepartedBrokers()
         self.node = SimpleNamespace(
             node_id=1, node_epoch=1, cluster_id="c-1", image=self.image, client=self.client, config=BrokerConfig(**settings),
-            storage=SimpleNamespace(is_full=False), now_ms=lambda: 0, can_write=lambda: True, departed=lambda: self.departed.listed(0),
+            storage=SimpleNamespace(is_full=False, fenced=False), now_ms=lambda: 0, can_write=lambda: True, departed=lambda: self.departed.listed(0),
         )  # fmt: skip
         self.connection = FakeConnection()
         self.use(make_handlers())
@@ -229,6 +229,14 @@ async def test_failing_handler_is_answered_where_the_api_can_say_so(fixture: Fix
     assert response.error_code == ErrorCode.UNKNOWN_SERVER_ERROR
     with pytest.raises(CannotAnswer):
         await fixture.metadata()
+
+
+async def test_produce_waits_for_room_but_not_for_a_fenced_storage(fixture: Fixture) -> None:
+    produce, fetch = bytearray(b"\x00\x00\x00\x09"), bytearray(b"\x00\x01\x00\x09")
+    fixture.node.storage.is_full = True
+    assert [fixture.dispatcher.is_blocked(frame) for frame in (produce, fetch)] == [True, False]
+    fixture.node.storage.fenced = True
+    assert not fixture.dispatcher.is_blocked(produce)
 
 
 # --- Metadata ------------------------------------------------------------------------------------------------------------------------
