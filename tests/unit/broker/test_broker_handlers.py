@@ -126,7 +126,8 @@ class Fixture:
         self.departed = DepartedBrokers()
         self.node = SimpleNamespace(
             node_id=1, node_epoch=1, cluster_id="c-1", image=self.image, client=self.client, config=BrokerConfig(**settings),
-            storage=SimpleNamespace(is_full=False, fenced=False), now_ms=lambda: 0, can_write=lambda: True, departed=lambda: self.departed.listed(0),
+            storage=SimpleNamespace(is_full=False, fenced=False),
+            now_ms=lambda: 0, can_write=lambda: True, departed=lambda: self.departed.listed(0),
         )  # fmt: skip
         self.connection = FakeConnection()
         self.use(make_handlers())
