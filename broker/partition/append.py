@@ -3,7 +3,7 @@
 Invariants: everything is checked before anything changes, so a refused partition leaves no trace and a refused group changes nothing; a
 partition appears once in a group; nobody is told "appended" before it is durable, and that goes for repetitions of a batch that is itself
 not durable yet.
-Must not: await, or know the wire format. Budget: 25 us for one partition with one small batch (benchmarks/broker_append.py).
+Must not: await, or know the wire format. Budget: 25 us for one partition with one small batch.
 Source: DESIGN.md section 4; KIP-98.
 """
 

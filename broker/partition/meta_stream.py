@@ -46,7 +46,7 @@ class MetaStream:
             return cls(handle, {}, end)
         batches = await storage.read(handle.stream_id, Offset(end - 1), end, _READ_BYTES)
         try:
-            records = decode_records(batches[-1])
+            records = decode_records(batches[0])
             values = {record.key.decode(): record.value for record in records if record.key is not None and record.value is not None}
         except (BatchCorrupt, UnicodeDecodeError, IndexError) as error:
             raise MetaCorrupt(handle, str(error)) from error

@@ -1,0 +1,300 @@
+"""Real clients write and read: every codec, idempotence through a crash, times, and what raw sockets can do wrong."""
+
+import asyncio
+import struct
+import threading
+from collections.abc import AsyncIterator
+from pathlib import Path
+from typing import Any
+from uuid import UUID
+
+import pytest
+from aiokafka import AIOKafkaConsumer, AIOKafkaProducer
+from confluent_kafka import OFFSET_BEGINNING, Consumer, KafkaException, Producer, TopicPartition
+from confluent_kafka.admin import AdminClient, NewTopic
+from kafka import KafkaConsumer, KafkaProducer
+from kafka import TopicPartition as PyTopicPartition
+from support.cluster import Cluster
+
+from broker.wire import apis
+from broker.wire.codecs import CODECS
+from broker.wire.error_codes import ErrorCode
+from broker.wire.gen import fetch as wire_fetch
+from broker.wire.gen import produce as wire_produce
+from broker.wire.primitives import Reader, Writer
+from stream.batch.records import Record, encode_batch
+
+TIMEOUT_S = 20
+
+
+@pytest.fixture
+async def cluster(tmp_path: Path) -> AsyncIterator[Cluster]:
+    async with Cluster(tmp_path) as cluster:
+        yield cluster
+
+
+async def create(cluster: Cluster, name: str, partitions: int = 1, **config: str) -> None:
+    def administer() -> None:
+        admin = AdminClient({"bootstrap.servers": cluster.bootstrap})
+        admin.create_topics([NewTopic(name, partitions, 1, config=config)])[name].result(TIMEOUT_S)
+
+    await asyncio.to_thread(administer)
+    for index in range(partitions):
+        await cluster.until_served(name, index)
+
+
+def consume(bootstrap: str, partition: TopicPartition, count: int) -> list[Any]:
+    consumer = Consumer({"bootstrap.servers": bootstrap, "group.id": "g", "enable.auto.commit": False, "fetch.wait.max.ms": 100})
+    try:
+        consumer.assign([partition])
+        messages: list[Any] = []
+        while len(messages) < count:
+            message = consumer.poll(TIMEOUT_S)
+            assert message is not None, f"{len(messages)} of {count} came"
+            assert message.error() is None, message.error()
+            messages.append(message)
+        return messages
+    finally:
+        consumer.close()
+
+
+async def test_confluent_kafka_with_keys_and_headers(cluster: Cluster) -> None:
+    await create(cluster, "t")
+
+    def run() -> list[Any]:
+        producer = Producer({"bootstrap.servers": cluster.bootstrap, "compression.type": "lz4", "enable.idempotence": True, "linger.ms": 5})
+        for at in range(500):
+            producer.produce("t", b"value %d" % at, b"key %d" % at, headers=[("h", b"%d" % at)])
+        assert producer.flush(TIMEOUT_S) == 0
+        return consume(cluster.bootstrap, TopicPartition("t", 0, OFFSET_BEGINNING), 500)
+
+    messages = await asyncio.to_thread(run)
+    assert [(m.offset(), m.key(), m.value(), m.headers()) for m in messages] == [
+        (at, b"key %d" % at, b"value %d" % at, [("h", b"%d" % at)]) for at in range(500)
+    ]
+
+
+@pytest.mark.parametrize("codec", [None, "gzip"])  # the others need libraries that are not installed
+async def test_kafka_python_with_its_codecs(cluster: Cluster, codec: str | None) -> None:
+    await create(cluster, "t")
+
+    def run() -> list[Any]:
+        producer = KafkaProducer(bootstrap_servers=cluster.bootstrap, compression_type=codec, acks="all")
+        for at in range(200):
+            producer.send("t", b"value %d" % at)
+        producer.flush(TIMEOUT_S)
+        producer.close()
+        consumer = KafkaConsumer(bootstrap_servers=cluster.bootstrap, consumer_timeout_ms=TIMEOUT_S * 1000, auto_offset_reset="earliest")
+        partition = PyTopicPartition("t", 0)
+        consumer.assign([partition])
+        values = [next(consumer).value for _ in range(200)]
+        ends = consumer.end_offsets([partition])[partition]
+        consumer.close()
+        return [*values, ends]
+
+    assert await asyncio.to_thread(run) == [*(b"value %d" % at for at in range(200)), 200]
+
+
+@pytest.mark.parametrize("codec", [None, "gzip", "snappy", "lz4", "zstd"])
+async def test_aiokafka_with_every_codec(cluster: Cluster, codec: str | None) -> None:
+    await create(cluster, "t")
+    async with AIOKafkaProducer(bootstrap_servers=cluster.bootstrap, compression_type=codec, enable_idempotence=True) as producer:
+        await asyncio.gather(*[await producer.send("t", b"value %d" % at) for at in range(200)])
+    async with AIOKafkaConsumer("t", bootstrap_servers=cluster.bootstrap, auto_offset_reset="earliest") as consumer:
+        async with asyncio.timeout(TIMEOUT_S):
+            values = [(await consumer.getone()).value for _ in range(200)]
+    assert values == [b"value %d" % at for at in range(200)]
+
+
+async def test_times_and_watermarks(cluster: Cluster) -> None:
+    await create(cluster, "t")
+
+    def run() -> None:
+        producer = Producer({"bootstrap.servers": cluster.bootstrap, "linger.ms": 0})
+        for at in range(10):
+            producer.produce("t", b"%d" % at, timestamp=1_000_000 + at * 10)
+        assert producer.flush(TIMEOUT_S) == 0
+        consumer = Consumer({"bootstrap.servers": cluster.bootstrap, "group.id": "g"})
+        times = [TopicPartition("t", 0, time) for time in (0, 1_000_045, 1_000_091)]
+        found = [consumer.offsets_for_times([time], timeout=TIMEOUT_S)[0].offset for time in times]
+        assert found[:2] == [0, 5]
+        assert found[2] in {-1, 10}  # librdkafka says "end"
+        assert consumer.get_watermark_offsets(TopicPartition("t", 0), timeout=TIMEOUT_S) == (0, 10)
+        consumer.close()
+
+    await asyncio.to_thread(run)
+
+
+async def test_errors_that_a_producer_sees(cluster: Cluster) -> None:
+    await create(cluster, "small", **{"max.message.bytes": "1000"})
+    await create(cluster, "compacted", **{"cleanup.policy": "compact"})
+
+    def error_of(topic: str, value: bytes, key: bytes | None) -> str:
+        errors: list[Any] = []
+        producer = Producer({"bootstrap.servers": cluster.bootstrap, "message.timeout.ms": 5_000})
+        producer.produce(topic, value, key, on_delivery=lambda error, _: errors.append(error))
+        producer.flush(TIMEOUT_S)
+        return "" if errors[0] is None else str(errors[0].name())
+
+    assert await asyncio.to_thread(error_of, "small", b"x" * 2_000, None) == "MSG_SIZE_TOO_LARGE"
+    assert await asyncio.to_thread(error_of, "small", b"x", None) == ""
+    assert await asyncio.to_thread(error_of, "compacted", b"x", None) == "INVALID_RECORD"
+    assert await asyncio.to_thread(error_of, "compacted", b"x", b"k") == ""
+
+
+async def test_idempotence_through_the_crash_of_the_leader(tmp_path: Path) -> None:
+    count = 3_000
+    async with Cluster(tmp_path, brokers=2) as cluster:
+        await create(cluster, "t", 2)
+        victim = cluster.leader_of("t", 0)
+        bootstrap = cluster.bootstrap
+        some_delivered = threading.Event()
+
+        def produce() -> int:
+            failed: list[Any] = []
+            delivered = 0
+
+            def on_delivery(error: Any, _: Any) -> None:
+                nonlocal delivered
+                delivered += 1
+                if error is not None:
+                    failed.append(error)
+                if delivered > count // 10:
+                    some_delivered.set()
+
+            producer = Producer({"bootstrap.servers": bootstrap, "enable.idempotence": True, "linger.ms": 1, "batch.num.messages": 10})
+            for at in range(count):
+                producer.produce("t", b"%d" % at, partition=at % 2, on_delivery=on_delivery)
+                producer.poll(0.0005)
+            left = producer.flush(60)
+            assert not failed, failed[0]
+            return left
+
+        producing = asyncio.create_task(asyncio.to_thread(produce))
+        await asyncio.to_thread(some_delivered.wait, TIMEOUT_S)
+        await cluster.kill_broker(victim)
+        assert await producing == 0
+        for index in range(2):
+            messages = await asyncio.to_thread(consume, cluster.bootstrap, TopicPartition("t", index, OFFSET_BEGINNING), count // 2)
+            assert [int(message.value()) for message in messages] == list(range(index, count, 2))
+
+
+async def test_everything_is_there_after_a_restart_in_order(tmp_path: Path) -> None:
+    async with Cluster(tmp_path) as cluster:
+        await create(cluster, "t")
+
+        def produce(first: int) -> None:
+            producer = Producer({"bootstrap.servers": cluster.bootstrap, "enable.idempotence": True})
+            for at in range(first, first + 100):
+                producer.produce("t", b"%d" % at)
+            assert producer.flush(TIMEOUT_S) == 0
+
+        await asyncio.to_thread(produce, 0)
+        await cluster.stop_broker(0)
+        await cluster.start_broker(0)
+        await cluster.until_served("t")
+        await asyncio.to_thread(produce, 100)
+        messages = await asyncio.to_thread(consume, cluster.bootstrap, TopicPartition("t", 0, OFFSET_BEGINNING), 200)
+        assert [int(message.value()) for message in messages] == list(range(200))
+
+
+# --- raw sockets ------------------------------------------------------------------------------------------------------------------------
+
+
+async def call(cluster: Cluster, api: apis.ApiSpec, version: int, request: Any) -> Any:
+    """One request with our own codec, on a connection of its own."""
+    reader, writer = await asyncio.open_connection("127.0.0.1", cluster.broker.port)
+    body = Writer()
+    body += struct.pack(">hhih", api.key, version, 77, -1)
+    if api.is_flexible(version):
+        body.append(0)
+    CODECS[api.key].encode_request(body, request, version)
+    writer.write(struct.pack(">i", len(body)) + body)
+    async with asyncio.timeout(TIMEOUT_S):
+        (size,) = struct.unpack(">i", await reader.readexactly(4))
+        answer = Reader(await reader.readexactly(size), 5 if api.is_flexible(version) else 4)
+    writer.close()
+    await writer.wait_closed()
+    return CODECS[api.key].decode_response(answer, version)
+
+
+async def produce_raw(cluster: Cluster, topic: str, records: bytes | None, version: int = 9, acks: int = -1) -> Any:
+    data = [wire_produce.TopicProduceData(name=topic, partition_data=[wire_produce.PartitionProduceData(0, records)])]
+    request = wire_produce.ProduceRequest(acks=acks, timeout_ms=5_000, topic_data=data)
+    return (await call(cluster, apis.PRODUCE, version, request)).responses[0].partition_responses[0]
+
+
+async def fetch_raw(cluster: Cluster, topic: str, offset: int, version: int = 12) -> Any:
+    topic_id: UUID | None = None
+    if version >= 13:
+        state = cluster.broker.image.topics.by_name(topic)
+        topic_id = None if state is None else state.topic_id
+    partitions = [wire_fetch.FetchPartition(partition=0, fetch_offset=offset, partition_max_bytes=1 << 20)]
+    request = wire_fetch.FetchRequest(topics=[wire_fetch.FetchTopic(topic_id=topic_id, topic=topic, partitions=partitions)])
+    return (await call(cluster, apis.FETCH, version, request)).responses[0].partitions[0]
+
+
+def sound() -> bytearray:
+    return encode_batch([Record(0, 1_000, b"k", b"v"), Record(1, 1_000, b"k", b"w")])
+
+
+@pytest.mark.parametrize("version", range(3, 12))
+async def test_every_produce_version(cluster: Cluster, version: int) -> None:
+    await create(cluster, "t")
+    assert (await produce_raw(cluster, "t", bytes(sound()), version)).base_offset == 0
+    assert (await produce_raw(cluster, "t", bytes(sound()), version)).base_offset == 2
+
+
+@pytest.mark.parametrize("version", range(4, 17))
+async def test_every_fetch_version(cluster: Cluster, version: int) -> None:
+    await create(cluster, "t")
+    await produce_raw(cluster, "t", bytes(sound()))
+    found = await fetch_raw(cluster, "t", 0, version)
+    assert (found.error_code, found.high_watermark) == (0, 2)
+    expected = sound()
+    struct.pack_into(">qii", expected, 0, 0, len(expected) - 12, 0)
+    assert bytes(found.records) == expected
+    assert bytes((await fetch_raw(cluster, "t", 2, version)).records) == b""
+    assert (await fetch_raw(cluster, "t", 3, version)).error_code == ErrorCode.OFFSET_OUT_OF_RANGE
+
+
+async def test_bad_batches_are_refused_and_leave_no_trace(cluster: Cluster) -> None:
+    await create(cluster, "t")
+    corrupt, old = sound(), sound()
+    corrupt[-1] ^= 1
+    old[16] = 1
+    codes = [
+        (await produce_raw(cluster, "t", records)).error_code
+        for records in (bytes(corrupt), bytes(old), bytes(sound() + sound()), bytes(sound()[:-3]), b"", None)
+    ]
+    assert codes == [
+        ErrorCode.CORRUPT_MESSAGE, ErrorCode.INVALID_RECORD, ErrorCode.INVALID_RECORD, ErrorCode.CORRUPT_MESSAGE,
+        ErrorCode.INVALID_RECORD, ErrorCode.INVALID_RECORD,
+    ]  # fmt: skip
+    assert (await produce_raw(cluster, "t", bytes(sound()), acks=5)).error_code == ErrorCode.INVALID_REQUIRED_ACKS
+    assert (await produce_raw(cluster, "nowhere", bytes(sound()))).error_code == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+    assert (await produce_raw(cluster, "t", bytes(sound()))).base_offset == 0
+
+
+async def test_a_deleted_topic_is_unknown_and_its_successor_is_empty(cluster: Cluster) -> None:
+    await create(cluster, "t")
+    await produce_raw(cluster, "t", bytes(sound()))
+
+    def delete() -> None:
+        admin = AdminClient({"bootstrap.servers": cluster.bootstrap})  # kept until the answer came
+        admin.delete_topics(["t"])["t"].result(TIMEOUT_S)
+
+    await asyncio.to_thread(delete)
+    assert (await fetch_raw(cluster, "t", 0)).error_code == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+    assert (await produce_raw(cluster, "t", bytes(sound()))).error_code == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+    await create(cluster, "t")
+    assert (await fetch_raw(cluster, "t", 0)).high_watermark == 0
+
+
+async def test_a_transactional_producer_is_told_that_it_cannot(cluster: Cluster) -> None:
+    def run() -> None:
+        producer = Producer({"bootstrap.servers": cluster.bootstrap, "transactional.id": "x"})
+        producer.init_transactions(1)
+
+    with pytest.raises(KafkaException):
+        await asyncio.to_thread(run)
