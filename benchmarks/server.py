@@ -19,6 +19,7 @@ from typing import Any
 import structlog
 import uvloop
 
+from broker.collector import tune_collector
 from broker.config import BrokerConfig
 from broker.node import Broker
 from controller.config import ControllerConfig
@@ -78,6 +79,7 @@ async def serve(options: ServerOptions) -> None:
             return await Broker.start(config, store, stream_config)
 
         broker = await start_broker(0)
+        tune_collector()
         say(f"ready {broker.port}")
         async for command in commands():
             if command == "restart-broker":

@@ -11,6 +11,7 @@ from typing import Final
 
 import structlog
 
+from broker.collector import tune_collector
 from broker.config import BrokerConfig
 
 log = structlog.get_logger()
@@ -52,6 +53,7 @@ async def serve(config: BrokerConfig, store_url: str) -> int:
         except (PortTaken, ControllerError, ObjectStoreError, StreamError, TimeoutError) as error:
             log.error("broker_not_started", reason=str(error))
             return EXIT_NOT_STARTED
+        tune_collector()
         asked = loop.create_task(stop_asked.wait())
         await asyncio.wait((asked, broker.ended), return_when=asyncio.FIRST_COMPLETED)
         asked.cancel()
