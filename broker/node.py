@@ -39,9 +39,12 @@ from controller.rpc.messages import BrokerRegistered, RegisterBroker, Unregister
 from controller.rpc.stream_metadata import ControllerStreamMetadata
 from objectstore.ports import ObjectStore
 from objectstore.probe import probe_conditional_writes
+from stream.block_cache import BlockCache
+from stream.compaction.merge import Merger
 from stream.config import StreamConfig
 from stream.errors import StreamError
 from stream.ids import Millis, NodeEpoch, NodeId, WalSequence
+from stream.object_reader import ObjectReader
 from stream.ports import WalIdentity
 from stream.recovery import recover_wal
 from stream.storage import Storage
@@ -49,6 +52,7 @@ from stream.storage import Storage
 log = structlog.get_logger()
 
 PROBE_PREFIX: Final = "probe/"
+MERGER_CACHE_BYTES: Final = 1 << 20
 _DRAIN_SHARE: Final = 0.6
 """Part of the time for a graceful stop that closing the partitions may take; the rest is for uploading and saying goodbye."""
 
@@ -146,8 +150,14 @@ class Broker:
         self.follower.subscribe(recovery.on_batch)
         self.follower.subscribe(self._on_batch)
         await self.partitions.start()
+        self._merging = asyncio.get_running_loop().create_task(self._merger(metadata, me).run())
         await self.server.serve(RequestDispatcher(self, make_handlers(), INLINE))
         log.info("broker_started", node_id=self.node_id, node_epoch=self.node_epoch, port=self.port, cluster_id=self.cluster_id)
+
+    def _merger(self, metadata: ControllerStreamMetadata, me: WalIdentity) -> Merger:
+        """Rewrites what earlier owners left in WAL objects; its reads pass the caches of the clients by."""
+        reader = ObjectReader(self.store, BlockCache(MERGER_CACHE_BYTES))
+        return Merger(self.store, metadata, reader, me, owned=self.storage.open_handles, now_ms=self.now_ms)
 
     async def _register(self) -> WalIdentity:
         request = RegisterBroker(
@@ -225,6 +235,7 @@ class Broker:
 
     async def _leave(self, timeout_s: float) -> None:
         await self.server.stop_accepting()
+        await self._stop_merging()
         if self.storage.fenced or self.follower.fenced:
             return
         async with asyncio.timeout(timeout_s * _DRAIN_SHARE):
@@ -232,6 +243,12 @@ class Broker:
         await self.storage.close(timeout_s=timeout_s * (1 - _DRAIN_SHARE) / 2)
         wal_end: WalSequence = self.storage.wal_end
         await self.client.unregister_broker(UnregisterBroker(node_id=self.node_id, node_epoch=self.node_epoch, wal_end=wal_end))
+
+    async def _stop_merging(self) -> None:
+        """A round that is cut short leaves prepared objects only, which expire."""
+        if self._merging is not None:
+            self._merging.cancel()
+            await asyncio.wait([self._merging])
 
     async def abandon(self) -> None:
         """Stop at once, as a crash would: nothing is flushed, closed or unregistered."""

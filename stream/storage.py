@@ -128,6 +128,10 @@ class Storage:
     def wal_end(self) -> WalSequence:
         return self._wal.end
 
+    def open_handles(self) -> list[StreamHandle]:
+        """The streams that are open here and neither closing nor fenced: what compaction may touch."""
+        return [handle for handle in self._handles.values() if handle.accepting]
+
     async def wait_for_room(self) -> None:
         """Return when not full, or failed (appends then say why)."""
         while self.is_full and self._failure is None:
