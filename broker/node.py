@@ -151,6 +151,7 @@ class Broker:
         self.follower.subscribe(self._on_batch)
         await self.partitions.start()
         self._merging = asyncio.get_running_loop().create_task(self._merger(metadata, me).run())
+        self._parts.push_async_callback(self._stop_merging)
         await self.server.serve(RequestDispatcher(self, make_handlers(), INLINE))
         log.info("broker_started", node_id=self.node_id, node_epoch=self.node_epoch, port=self.port, cluster_id=self.cluster_id)
 

@@ -11,7 +11,7 @@ import time
 from bisect import bisect_left, bisect_right, insort
 from collections.abc import AsyncIterator, Callable, Sequence
 from dataclasses import dataclass
-from typing import Final
+from typing import Final, cast
 
 from objectstore.body import body_bytes, join_body
 from objectstore.errors import ObjectNotFound, PreconditionFailed, RangeNotSatisfiable
@@ -130,11 +130,8 @@ class MemoryStore:
 
     def _write(self, key: str, body: Body) -> str:
         size_bytes = body_bytes(body)
-        chunks: Sequence[Buffer]
-        if isinstance(body, bytes | bytearray | memoryview) or size_bytes <= JOIN_BYTES_MAX:
-            chunks = [join_body(body)]
-        else:
-            chunks = list(body)
+        joined = isinstance(body, bytes | bytearray | memoryview) or size_bytes <= JOIN_BYTES_MAX
+        chunks: Sequence[Buffer] = [join_body(body)] if joined else list(cast("Sequence[Buffer]", body))
         self._write_count += 1
         etag = f'"{self._write_count:x}"'
         if key not in self._objects:
