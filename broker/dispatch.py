@@ -116,7 +116,7 @@ class RequestDispatcher:
     def _run_inline(self, handler: InlineHandler, ctx: RequestContext, respond: Respond) -> None:
         try:
             handler(self._node, ctx, respond)
-        except WireError:
+        except (WireError, CannotAnswer):
             raise
         except Exception as error:
             self._log_failure(ctx, error)

@@ -7,12 +7,15 @@ Must not import what `--help` does not need: heavy modules are imported inside `
 import asyncio
 import signal
 import sys
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 import structlog
 
 from broker.collector import tune_collector
 from broker.config import BrokerConfig
+
+if TYPE_CHECKING:
+    from stream.config import StreamConfig
 
 log = structlog.get_logger()
 
@@ -28,6 +31,15 @@ def run(config: BrokerConfig, store_url: str) -> int:
     structlog.configure(logger_factory=structlog.PrintLoggerFactory(sys.stderr))
     with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
         return runner.run(serve(config, store_url))
+
+
+def stream_config_for(store_url: str) -> "StreamConfig":
+    """Bulks wait for company only where a PUT has a price: in memory and in files it costs nothing, and a wait would be latency alone."""
+    from objectstore.config import S3Config
+    from objectstore.url import parse_store_url
+    from stream.config import StreamConfig
+
+    return StreamConfig() if isinstance(parse_store_url(store_url), S3Config) else StreamConfig(wal_linger_ms=0)
 
 
 async def serve(config: BrokerConfig, store_url: str) -> int:
@@ -49,7 +61,7 @@ async def serve(config: BrokerConfig, store_url: str) -> int:
         return EXIT_NOT_STARTED
     try:
         try:
-            broker = await Broker.start(config, store)
+            broker = await Broker.start(config, store, stream_config_for(store_url))
         except (PortTaken, ControllerError, ObjectStoreError, StreamError, TimeoutError) as error:
             log.error("broker_not_started", reason=str(error))
             return EXIT_NOT_STARTED

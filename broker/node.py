@@ -247,9 +247,8 @@ class Broker:
 
     async def _stop_merging(self) -> None:
         """A round that is cut short leaves prepared objects only, which expire."""
-        if self._merging is not None:
-            self._merging.cancel()
-            await asyncio.wait([self._merging])
+        self._merging.cancel()
+        await asyncio.wait([self._merging])
 
     async def abandon(self) -> None:
         """Stop at once, as a crash would: nothing is flushed, closed or unregistered."""
