@@ -5,7 +5,7 @@ from typing import Annotated
 
 import typer
 
-from deploy.commands import consume, dev, nodes, produce, streams, topics
+from deploy.commands import consume, demo, dev, nodes, produce, streams, topics
 
 app = typer.Typer(
     name="penstock",
@@ -33,6 +33,7 @@ def main(
 
 
 app.command("dev")(dev.dev)
+app.command("demo")(demo.demo)
 app.add_typer(topics.app, name="topics")
 app.command("produce")(produce.produce)
 app.command("consume")(consume.consume)

@@ -147,7 +147,9 @@ def build(config_type: type[_T], settings: Settings, invalid: tuple[type[Excepti
     try:
         return msgspec.convert(settings.values, config_type, strict=False, dec_hook=_decode)
     except msgspec.ValidationError as error:
-        raise UsageError(f"settings: {error}") from None
+        what, _, name = str(error).removesuffix("`").partition(" - at `$.")
+        given = f"{name}={settings.values[name]!r} is not allowed: " if name in settings.values else ""
+        raise UsageError(given + what) from None
     except invalid as error:
         raise UsageError(str(error)) from None
 

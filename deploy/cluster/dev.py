@@ -15,6 +15,7 @@ from pathlib import Path
 from random import Random
 from typing import Final
 
+from deploy import lifeline
 from deploy.cluster import state as state_file
 from deploy.cluster.directories import controller_directory
 from deploy.cluster.plan import BROKERS_MAX, ClusterOptions, ClusterPlan, plan_cluster, shown_store
@@ -28,6 +29,7 @@ _FORMS: Final = "moto, memory, file:DIR or s3://BUCKET?endpoint=URL"
 
 def run_dev(options: ClusterOptions, state_path: Path, started_at: float) -> None:
     """Run a cluster until SIGINT, SIGTERM or SIGHUP. started_at: of time.monotonic(), for the ready line. Raises DeployError."""
+    lifeline.hold(os.environ)
     options = check(options)
     if options.store.startswith("s3:"):
         asyncio.run(_check_bucket(options.store))

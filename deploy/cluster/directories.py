@@ -15,7 +15,8 @@ from typing import Final
 
 from deploy.cluster.state import is_running
 
-_PREFIX: Final = "penstock-dev-"
+TEMPORARY_PREFIX: Final = "penstock-dev-"
+"""Then the pid of the owner: that is how leftovers are told from what is in use."""
 
 
 @contextmanager
@@ -28,7 +29,7 @@ def controller_directory(store: str, environment: Mapping[str, str]) -> Generato
         yield str(Path(data) / "penstock" / hashlib.sha256(store.encode()).hexdigest()[:16])
     else:
         _remove_leftovers()
-        directory = tempfile.mkdtemp(prefix=f"{_PREFIX}{os.getpid()}-")
+        directory = tempfile.mkdtemp(prefix=f"{TEMPORARY_PREFIX}{os.getpid()}-")
         try:
             yield directory
         finally:
@@ -36,7 +37,7 @@ def controller_directory(store: str, environment: Mapping[str, str]) -> Generato
 
 
 def _remove_leftovers() -> None:
-    for left in Path(tempfile.gettempdir()).glob(f"{_PREFIX}*-*"):
-        pid = left.name.removeprefix(_PREFIX).partition("-")[0]
+    for left in Path(tempfile.gettempdir()).glob(f"{TEMPORARY_PREFIX}*-*"):
+        pid = left.name.removeprefix(TEMPORARY_PREFIX).partition("-")[0]
         if pid.isdigit() and not is_running(int(pid)):
             shutil.rmtree(left, ignore_errors=True)

@@ -1,0 +1,1 @@
+"""The main job on real data, as a story with a checked end."""

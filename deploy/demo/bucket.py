@@ -1,0 +1,66 @@
+"""What lies in the bucket of a local cluster: objects by what they are, and how many requests it took.
+
+Invariant: reads only. Roles come from the controller's metadata; what it does not know is a WAL slot that waits for deletion, or a fence.
+"""
+
+import asyncio
+import urllib.request
+from dataclasses import dataclass
+from typing import Final
+from urllib.parse import urlsplit
+
+import msgspec
+
+from controller.metadata.image import MetadataImage
+from deploy.cluster.moto_store import COUNTS_PATH
+from deploy.cluster.state import ClusterState
+from deploy.metadata import look
+from stream.ports import ObjectRole
+
+_NAMES: Final = {
+    ObjectRole.WAL: "WAL objects that the log refers to",
+    ObjectRole.STREAM_SET: "stream-set objects (many partitions each)",
+    ObjectRole.STREAM: "stream objects (one partition each)",
+}
+_OLD_WAL: Final = "WAL objects already merged (deleted after a minute), and fences"
+_SNAPSHOTS: Final = "metadata snapshots"
+
+
+@dataclass(frozen=True, slots=True)
+class Share:
+    """Objects of one kind."""
+
+    name: str
+    objects: int
+    size_bytes: int
+
+
+def shares_of(state: ClusterState) -> list[Share]:
+    """Everything in the bucket, by kind."""
+    roles = look(state.controller, _roles)
+    found: dict[str, list[int]] = {}
+    for key, size_bytes in asyncio.run(_list(state.store_url)):
+        name = roles.get(key) or (_OLD_WAL if key.startswith("wal/") else _SNAPSHOTS if key.startswith("meta/") else "other")
+        found.setdefault(name, []).append(size_bytes)
+    return [Share(name, len(sizes), sum(sizes)) for name, sizes in sorted(found.items())]
+
+
+def request_counts(state: ClusterState) -> dict[str, int]:
+    """Requests and bytes by HTTP method, as moto counted them."""
+    base = urlsplit(state.store)
+    with urllib.request.urlopen(f"http://{base.netloc}{COUNTS_PATH}", timeout=10) as answer:
+        return msgspec.json.decode(answer.read(), type=dict[str, int])
+
+
+def _roles(image: MetadataImage) -> dict[str, str]:
+    return {stored.key: _NAMES.get(ObjectRole(stored.role), "other") for stored in image.objects if stored.refs}
+
+
+async def _list(store_url: str) -> list[tuple[str, int]]:
+    from objectstore.url import open_store
+
+    store = open_store(store_url)
+    try:
+        return [(info.key, info.size_bytes) async for info in store.list("")]
+    finally:
+        await store.close()

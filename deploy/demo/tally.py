@@ -1,0 +1,37 @@
+"""Counting what went in and what came out, so that a lost, doubled or changed record shows.
+
+Invariant: two tallies are equal only if they took in equally many records per key with the same timestamps and contents, whatever the order
+(up to a 1 in 2^32 chance for contents). Pure.
+"""
+
+from collections import Counter
+from dataclasses import dataclass, field
+from typing import Final
+from zlib import crc32
+
+_MASK: Final = (1 << 64) - 1
+
+
+@dataclass(slots=True)
+class Tally:
+    """count_by_key: records. checksum: a sum over all records, so that order does not matter."""
+
+    count: int = 0
+    value_bytes: int = 0
+    checksum: int = 0
+    count_by_key: Counter[str] = field(default_factory=Counter[str])
+
+    def add(self, key: bytes, timestamp_ms: int, value: bytes) -> None:
+        self.count += 1
+        self.value_bytes += len(value)
+        self.checksum = (self.checksum + (crc32(value, crc32(key)) ^ timestamp_ms)) & _MASK
+        self.count_by_key[key.decode("utf-8", "backslashreplace")] += 1
+
+    def difference(self, other: "Tally") -> str:
+        """What `other` has that is not as here, in words; empty if nothing."""
+        if self.count != other.count:
+            return f"{other.count:,} records came back instead of {self.count:,}"
+        for key in sorted(self.count_by_key.keys() | other.count_by_key.keys()):
+            if self.count_by_key[key] != other.count_by_key[key]:
+                return f"{other.count_by_key[key]:,} records of key {key} came back instead of {self.count_by_key[key]:,}"
+        return "" if self.checksum == other.checksum else "the counts are right, but a value or a timestamp has changed"
