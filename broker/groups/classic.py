@@ -6,10 +6,11 @@ Invariants: a generation has one leader and one protocol that every member offer
 durable (`PersistGroup`, then `assignment_persisted`); every parked request is answered by an event or by a deadline
 (`next_deadline_ms`, `tick`).
 It must not know sockets, clocks or storage: time and ids are arguments, parked requests are tokens, everything to do comes back as effects.
-Source: Kafka ClassicGroup and GroupMetadataManager (classic part), KIP-62, KIP-345, KIP-394.
+Source: Kafka ClassicGroup and GroupMetadataManager (classic part), KIP-62, KIP-345, KIP-394, KIP-814.
 """
 
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 
 from broker.groups.model import (
     CompleteJoin,
@@ -49,6 +50,8 @@ class ClassicGroup:
         """First rebalance of an empty group waits for more members until then."""
         self._sync_deadline_ms: int | None = None
         self._persisting: dict[str, bytes] | None = None
+        self._replacing: list[tuple[int, Token, JoinResult]] = []
+        """Answers to restarted static members that wait for their new ids to be durable, each behind one PersistGroup of its generation."""
 
     # --- joining ------------------------------------------------------------------------------------------------------------------
 
@@ -82,8 +85,7 @@ class ClassicGroup:
             return True
         if request.protocol_type != self.protocol_type:
             return False
-        common = set.intersection(*({offered.name for offered in member.protocols} for member in others))
-        return any(protocol.name in common for protocol in request.protocols)
+        return any(all(member.offers(protocol.name) for member in others) for protocol in request.protocols)
 
     def _join_unknown(self, request: JoinRequest, token: Token, now_ms: int) -> list[Effect]:
         if request.instance_id is not None:
@@ -161,20 +163,15 @@ class ClassicGroup:
         self._touch(old, now_ms)
         self.members[member_id] = old
         self.static_members[request.instance_id] = member_id
-        was_leader = self.leader not in self.members
-        if was_leader:
+        former_leader = self.leader or ""
+        if former_leader not in self.members:
             self.leader = member_id
         if self.state is GroupState.STABLE and unchanged:
             answer = self._join_answer(old)
-            if was_leader:
-                answer = JoinResult(
-                    generation=answer.generation,
-                    protocol_type=answer.protocol_type,
-                    protocol=answer.protocol,
-                    leader=answer.leader,
-                    member_id=member_id,
-                )
-            return [*effects, PersistGroup(self.generation), CompleteJoin(token, answer)]
+            if self.leader != former_leader:
+                answer = _without_assigning(answer, former_leader, request)
+            self._replacing.append((self.generation, token, answer))
+            return [*effects, PersistGroup(self.generation)]
         old.join_token = token
         return effects + self._rebalance(now_ms)
 
@@ -243,10 +240,10 @@ class ClassicGroup:
 
     def _vote(self) -> str:
         """Each member votes for the first protocol it offers that everybody supports; most votes win, the earlier name on a tie."""
-        common = set.intersection(*({offered.name for offered in member.protocols} for member in self.members.values()))
+        members = self.members.values()
         votes: dict[str, int] = {}
-        for member in self.members.values():
-            choice = next(offered.name for offered in member.protocols if offered.name in common)
+        for member in members:
+            choice = next(offered.name for offered in member.protocols if all(other.offers(offered.name) for other in members))
             votes[choice] = votes.get(choice, 0) + 1
         return max(sorted(votes), key=lambda name: votes[name])
 
@@ -297,7 +294,12 @@ class ClassicGroup:
         return ErrorCode.REBALANCE_IN_PROGRESS if self.state is GroupState.PREPARING_REBALANCE else ErrorCode.NONE
 
     def assignment_persisted(self, generation: int, error: ErrorCode, now_ms: int) -> list[Effect]:
-        """Outcome of PersistGroup. A later generation has made an earlier outcome meaningless."""
+        """Outcome of PersistGroup. A later generation has made an earlier outcome meaningless, but for restarted static members."""
+        for index, (of_generation, token, answer) in enumerate(self._replacing):
+            if of_generation == generation:
+                del self._replacing[index]
+                refused = JoinResult(error=error, member_id="")
+                return [CompleteJoin(token, answer if error is ErrorCode.NONE else refused)]
         if self.state is not GroupState.COMPLETING_REBALANCE or generation != self.generation or self._persisting is None:
             return []
         self._persisting = None
@@ -391,13 +393,13 @@ class ClassicGroup:
 
     def next_deadline_ms(self) -> int | None:
         """When `tick` has something to do next; None: never, unless an event comes."""
-        deadlines = [member.session_deadline_ms for member in self.members.values() if member.join_token is None]
+        deadlines = [member.session_deadline_ms for member in self.members.values() if not member.is_parked]
         deadlines += self._pending.values()
         if self._delay_until_ms is not None:
             deadlines.append(self._delay_until_ms)
         elif self._rebalance_deadline_ms is not None:
             deadlines.append(self._rebalance_deadline_ms)
-        if self._sync_deadline_ms is not None:
+        if self._sync_deadline_ms is not None and self._persisting is None:
             deadlines.append(self._sync_deadline_ms)
         return min(deadlines, default=None)
 
@@ -419,7 +421,7 @@ class ClassicGroup:
         return effects + self._complete_join_if_all_here(now_ms)
 
     def _expired(self, now_ms: int) -> Sequence[Member]:
-        return [member for member in self.members.values() if member.join_token is None and member.session_deadline_ms <= now_ms]
+        return [member for member in self.members.values() if not member.is_parked and member.session_deadline_ms <= now_ms]
 
     # --- loading and unloading -------------------------------------------------------------------------------------------------------
 
@@ -451,6 +453,8 @@ class ClassicGroup:
             if member.sync_token is not None:
                 effects.append(CompleteSync(member.sync_token, SyncResult(error=ErrorCode.NOT_COORDINATOR)))
             member.join_token = member.sync_token = None
+        effects += [CompleteJoin(token, JoinResult(error=ErrorCode.NOT_COORDINATOR)) for _, token, _ in self._replacing]
+        self._replacing.clear()
         return effects
 
     def check_invariants(self) -> None:
@@ -466,3 +470,10 @@ class ClassicGroup:
             assert self.protocol is not None
         if self.state is GroupState.PREPARING_REBALANCE:
             assert self._rebalance_deadline_ms is not None
+
+
+def _without_assigning(answer: JoinResult, former_leader: str, request: JoinRequest) -> JoinResult:
+    """The answer for a leader that restarted: it must not assign. Clients before KIP-814 believe that somebody else leads."""
+    if request.understands_skip:
+        return replace(answer, skip_assignment=True)
+    return replace(answer, leader=former_leader, members=())

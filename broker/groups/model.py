@@ -1,6 +1,6 @@
 """Values of the classic group protocol: what members ask, what they are told, what the shell has to do.
 
-Source: Kafka `group-coordinator` (ClassicGroup), KIP-62 (rebalance timeout), KIP-345 (static members), KIP-394 (member ids).
+Source: Kafka `group-coordinator` (ClassicGroup), KIP-62 (rebalance timeout), KIP-345 (static members), KIP-394 (member ids), KIP-814.
 """
 
 from dataclasses import dataclass, field
@@ -42,6 +42,8 @@ class JoinRequest:
     protocols: tuple[Protocol, ...]
     needs_known_member_id: bool
     """KIP-394: version 4 and later must join twice, the second time with the id they were given."""
+    understands_skip: bool = False
+    """KIP-814: version 9 and later know `skip_assignment`."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,6 +56,8 @@ class JoinResult:
     member_id: str = ""
     members: tuple[tuple[str, str | None, bytes], ...] = ()
     """(member id, instance id, subscription) of everybody, for the leader alone."""
+    skip_assignment: bool = False
+    """KIP-814: the leader is told that it leads, and that the assignment stands."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,8 +91,15 @@ class Member:
     assignment: bytes = b""
     session_deadline_ms: int = 0
     join_token: Token | None = None
-    """Parked JoinGroup; while it waits the session can not expire."""
+    """Parked JoinGroup; while it or a SyncGroup waits the session can not expire."""
     sync_token: Token | None = None
+
+    @property
+    def is_parked(self) -> bool:
+        return self.join_token is not None or self.sync_token is not None
+
+    def offers(self, protocol: str) -> bool:
+        return any(offered.name == protocol for offered in self.protocols)
 
     def metadata_for(self, protocol: str) -> bytes:
         return next((offered.metadata for offered in self.protocols if offered.name == protocol), b"")

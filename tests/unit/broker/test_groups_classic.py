@@ -40,9 +40,10 @@ def join_request(
     protocols: tuple[str, ...] = ("range",),
     metadata: bytes = b"topics",
     known=False,
+    skips=False,
 ) -> JoinRequest:
     offered = tuple(Protocol(name, metadata) for name in protocols)
-    return JoinRequest(member_id, instance_id, "client", "/127.0.0.1", SESSION_MS, REBALANCE_MS, "consumer", offered, known)
+    return JoinRequest(member_id, instance_id, "client", "/127.0.0.1", SESSION_MS, REBALANCE_MS, "consumer", offered, known, skips)
 
 
 def joins(effects) -> dict[int, JoinResult]:
@@ -166,18 +167,56 @@ def test_initial_delay_gathers_members_into_one_generation() -> None:
     assert {answers[1].generation, answers[2].generation} == {1}
 
 
-def test_static_member_restarts_without_a_rebalance_and_fences_its_old_self() -> None:
-    group = make_group()
-    old = joins(group.join(join_request(instance_id="i"), 1, 0))[1].member_id
-    group.sync(SyncRequest(old, "i", 1, None, None, {old: b"all"}), 2, 0)
+def stable_static(group: ClassicGroup) -> str:
+    """One static member "i" in a stable generation."""
+    member = joins(group.join(join_request(instance_id="i"), 1, 0))[1].member_id
+    group.sync(SyncRequest(member, "i", 1, None, None, {member: b"all"}), 2, 0)
     group.assignment_persisted(1, ErrorCode.NONE, 0)
-    effects = group.join(join_request(instance_id="i"), 3, 0)
-    answer = joins(effects)[3]
+    return member
+
+
+@pytest.mark.parametrize("skips", [True, False])
+def test_static_member_restarts_without_a_rebalance_and_fences_its_old_self(skips: bool) -> None:
+    group = make_group()
+    old = stable_static(group)
+    assert group.join(join_request(instance_id="i", skips=skips), 3, 0) == [PersistGroup(1)], "its new id is durable before it is told"
+    answer = joins(group.assignment_persisted(1, ErrorCode.NONE, 0))[3]
     assert (answer.error, answer.generation) == (ErrorCode.NONE, 1)
     assert answer.member_id != old
-    assert PersistGroup(1) in effects
+    # A leader that assigned again would do so from nothing: it is told to skip that, or that its old self leads.
+    assert (answer.leader, answer.skip_assignment) == ((answer.member_id, True) if skips else (old, False))
+    assert [member for member, *_ in answer.members] == ([answer.member_id] if skips else [])
     assert group.heartbeat(old, "i", 1, 0) is ErrorCode.FENCED_INSTANCE_ID
     assert syncs(group.sync(SyncRequest(answer.member_id, "i", 1, None, None, {}), 4, 0))[4].assignment == b"all"
+
+
+def test_static_member_whose_new_id_is_not_durable_joins_again() -> None:
+    group = make_group()
+    stable_static(group)
+    group.join(join_request(instance_id="i"), 3, 0)
+    group.join(join_request(instance_id="i"), 4, 0)
+    assert joins(group.assignment_persisted(1, ErrorCode.COORDINATOR_NOT_AVAILABLE, 0))[3].error is ErrorCode.COORDINATOR_NOT_AVAILABLE
+    assert joins(group.unload())[4].error is ErrorCode.NOT_COORDINATOR
+
+
+def test_follower_that_waits_for_the_assignment_does_not_expire() -> None:
+    group = make_group()
+    first = joins(group.join(join_request(), 1, 0))[1].member_id
+    group.join(join_request(), 2, 0)
+    second = joins(group.join(join_request(first), 3, 0))[2].member_id
+    group.sync(SyncRequest(second, None, group.generation, None, None, {}), 4, 0)
+    group.heartbeat(first, None, group.generation, SESSION_MS - 1)
+    assert group.tick(SESSION_MS + 1) == []
+    assert sorted(group.members) == sorted([first, second])
+
+
+def test_slow_store_at_the_sync_deadline_is_waited_for() -> None:
+    group = make_group()
+    member = joins(group.join(join_request(), 1, 0))[1].member_id
+    group.sync(SyncRequest(member, None, 1, None, None, {member: b"all"}), 2, 0)
+    assert group.next_deadline_ms() is None, "a deadline that can do nothing would fire again and again"
+    assert group.tick(2 * REBALANCE_MS) == []
+    assert syncs(group.assignment_persisted(1, ErrorCode.NONE, 2 * REBALANCE_MS))[2].assignment == b"all"
 
 
 @pytest.mark.parametrize(
@@ -292,6 +331,7 @@ class GroupMachine(RuleBasedStateMachine):
         waiting = {member.join_token for member in self.group.members.values()} | {
             member.sync_token for member in self.group.members.values()
         }
+        waiting |= {token for _, token, _ in self.group._replacing}
         assert self.parked == waiting - {None}, "a parked request that nobody remembers"
 
     def teardown(self):
