@@ -8,6 +8,7 @@ Source: Kafka GroupCoordinator, GroupMetadataManager.
 """
 
 import asyncio
+import contextlib
 from collections.abc import AsyncIterator, Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Protocol, TypeVar
@@ -51,6 +52,8 @@ GROUPS_MAX = 50_000
 OFFSETS_MAX = 1_000_000
 OFFSET_METADATA_BYTES_MAX = 4_096
 LOAD_RETRY_S = 0.5
+LOAD_WAIT_S = 2.0
+"""How long a request waits for its group to be loaded; librdkafka hands COORDINATOR_LOAD_IN_PROGRESS to the application here and there."""
 EXPIRY_INTERVAL_S = 600.0
 OFFSETS_RETENTION_MS = 7 * 24 * 3_600_000
 """`offsets.retention.minutes`: how long offsets outlive the later of their commit and the group's last member."""
@@ -68,6 +71,10 @@ class OffsetsLog(Protocol):
         """0 while the topic does not exist."""
         ...
 
+    def is_ours(self, partition: int) -> bool:
+        """Do the metadata name this broker as the leader, be the partition open yet or not?"""
+        ...
+
     def append(self, partition: int, records: Sequence[KeyValue], done: Callable[[ErrorCode], None]) -> None:
         """One batch; `done` is called when it is durable (NONE) or can not become so."""
         ...
@@ -81,7 +88,7 @@ class OffsetsLog(Protocol):
 class _Group:
     classic: ClassicGroup
     partition: int
-    offsets: dict[TopicPartition, CommittedOffset] = field(default_factory=dict)
+    offsets: dict[TopicPartition, CommittedOffset] = field(default_factory=dict[TopicPartition, CommittedOffset])
     timer: asyncio.TimerHandle | None = None
     emptied_ms: int = 0
     """When the last member left; 0 for groups that never had one."""
@@ -90,7 +97,7 @@ class _Group:
 @dataclass(slots=True)
 class _OffsetsPartition:
     loaded: bool = False
-    groups: dict[str, _Group] = field(default_factory=dict)
+    groups: dict[str, _Group] = field(default_factory=dict[str, _Group])
     loader: asyncio.Task[None] | None = None
 
 
@@ -122,6 +129,10 @@ class GroupCoordinator:
         self._now_ms = now_ms
         self._new_member_id = new_member_id
         self._partitions: dict[int, _OffsetsPartition] = {}
+        self._released: set[int] = set()
+        """Partitions that were closed here: their next leader is another broker, though the metadata may name us for a moment."""
+        self._changed = asyncio.Event()
+        """Set and replaced whenever a partition is loaded or closed."""
         self._joins: dict[Token, asyncio.Future[JoinResult]] = {}
         self._syncs: dict[Token, asyncio.Future[SyncResult]] = {}
         self._next_token = 0
@@ -132,6 +143,7 @@ class GroupCoordinator:
     def partition_opened(self, partition: int) -> None:
         """This broker leads the offsets partition now: load it."""
         self.partition_closed(partition)
+        self._released.discard(partition)
         state = _OffsetsPartition()
         self._partitions[partition] = state
         state.loader = asyncio.get_running_loop().create_task(self._load(partition, state))
@@ -140,6 +152,8 @@ class GroupCoordinator:
 
     def partition_closed(self, partition: int) -> None:
         state = self._partitions.pop(partition, None)
+        self._released.add(partition)
+        self._tell_change()
         if state is None:
             return
         if state.loader is not None:
@@ -153,6 +167,25 @@ class GroupCoordinator:
             self._expiry = None
         for partition in list(self._partitions):
             self.partition_closed(partition)
+
+    async def ready(self, group_id: str) -> None:
+        """Wait, up to LOAD_WAIT_S, while the group is on its way to this broker: FindCoordinator names us before the partition is loaded.
+
+        Every request of a group begins with this; afterwards the answers are those of the moment, which may still be a retriable error.
+        """
+        if not self._is_awaited(group_id):
+            return
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(LOAD_WAIT_S):
+                while self._is_awaited(group_id):
+                    await self._changed.wait()
+
+    def _is_awaited(self, group_id: str) -> bool:
+        return self._partition(group_id) is ErrorCode.COORDINATOR_LOAD_IN_PROGRESS
+
+    def _tell_change(self) -> None:
+        changed, self._changed = self._changed, asyncio.Event()
+        changed.set()
 
     async def _load(self, partition: int, state: _OffsetsPartition) -> None:
         while not state.loaded:
@@ -188,6 +221,7 @@ class GroupCoordinator:
             state.groups[group_id] = group
             self._arm(group)
         state.loaded = True
+        self._tell_change()
         log.info("groups_loaded", partition=partition, groups=len(state.groups), malformed=malformed_count)
 
     # --- finding a group -------------------------------------------------------------------------------------------------------------
@@ -203,7 +237,8 @@ class GroupCoordinator:
             return ErrorCode.COORDINATOR_NOT_AVAILABLE
         state = self._partitions.get(partition)
         if state is None:
-            return ErrorCode.NOT_COORDINATOR
+            opening = partition not in self._released and self._log.is_ours(partition)
+            return ErrorCode.COORDINATOR_LOAD_IN_PROGRESS if opening else ErrorCode.NOT_COORDINATOR
         return state if state.loaded else ErrorCode.COORDINATOR_LOAD_IN_PROGRESS
 
     def _find(self, group_id: str, *, create: bool) -> _Group | ErrorCode:

@@ -33,6 +33,13 @@ class TopicOffsetsLog:
         topic = self._node.image.topics.by_name(OFFSETS_TOPIC)
         return 0 if topic is None else len(topic.partitions)
 
+    def is_ours(self, partition: int) -> bool:
+        topic = self._node.image.topics.by_name(OFFSETS_TOPIC)
+        if topic is None:
+            return False
+        record = topic.partitions[partition]
+        return (record.leader, record.leader_node_epoch) == (self._node.node_id, self._node.node_epoch)
+
     def append(self, partition: int, records: Sequence[KeyValue], done: Callable[[ErrorCode], None]) -> None:
         """`done` may be called before this returns, if the partition is not led here."""
         led = self._node.partitions.get(OFFSETS_TOPIC, partition)

@@ -33,6 +33,7 @@ async def handle_join_group(node: Node, ctx: RequestContext) -> Response:
     """JoinGroup (11). Parked by the coordinator until the rebalance completes."""
     request = decode_body(join_group.decode_request, ctx.frame, ctx.body_offset, ctx.api_version)
     version = ctx.api_version
+    await node.groups.ready(request.group_id)
     result = await node.groups.join(
         request.group_id,
         JoinRequest(
@@ -45,6 +46,7 @@ async def handle_join_group(node: Node, ctx: RequestContext) -> Response:
             protocol_type=request.protocol_type,
             protocols=tuple(Protocol(offered.name, bytes(offered.metadata)) for offered in request.protocols),
             needs_known_member_id=version >= 4,
+            understands_skip=version >= 9,
         ),
     )
     response = join_group.JoinGroupResponse(
@@ -53,6 +55,7 @@ async def handle_join_group(node: Node, ctx: RequestContext) -> Response:
         protocol_type=result.protocol_type,
         protocol_name=result.protocol if version >= 7 else result.protocol or "",
         leader=result.leader,
+        skip_assignment=result.skip_assignment,
         member_id=result.member_id,
         members=[join_group.JoinGroupResponseMember(*member) for member in result.members],
     )
@@ -62,6 +65,7 @@ async def handle_join_group(node: Node, ctx: RequestContext) -> Response:
 async def handle_sync_group(node: Node, ctx: RequestContext) -> Response:
     """SyncGroup (14). Followers are parked until the leader's assignment is durable."""
     request = decode_body(sync_group.decode_request, ctx.frame, ctx.body_offset, ctx.api_version)
+    await node.groups.ready(request.group_id)
     result = await node.groups.sync(
         request.group_id,
         SyncRequest(
@@ -79,19 +83,21 @@ async def handle_sync_group(node: Node, ctx: RequestContext) -> Response:
     return encode_response(ctx, response)
 
 
-def handle_heartbeat(node: Node, ctx: RequestContext) -> Response:
+async def handle_heartbeat(node: Node, ctx: RequestContext) -> Response:
     """Heartbeat (12)."""
     request = decode_body(heartbeat.decode_request, ctx.frame, ctx.body_offset, ctx.api_version)
+    await node.groups.ready(request.group_id)
     error = node.groups.heartbeat(request.group_id, request.member_id, request.group_instance_id, request.generation_id)
     response = heartbeat.HeartbeatResponse(error_code=error)
     return encode_response(ctx, response)
 
 
-def handle_leave_group(node: Node, ctx: RequestContext) -> Response:
+async def handle_leave_group(node: Node, ctx: RequestContext) -> Response:
     """LeaveGroup (13): one member up to version 2, a list from version 3."""
     request = decode_body(leave_group.decode_request, ctx.frame, ctx.body_offset, ctx.api_version)
     single = ctx.api_version < 3
     identities = [(request.member_id, None)] if single else [(member.member_id, member.group_instance_id) for member in request.members]
+    await node.groups.ready(request.group_id)
     outcome = node.groups.leave(request.group_id, identities)
     if isinstance(outcome, ErrorCode):
         response = leave_group.LeaveGroupResponse(error_code=outcome)
@@ -116,6 +122,7 @@ async def handle_offset_commit(node: Node, ctx: RequestContext) -> Response:
                 offsets[topic.name, partition.partition_index] = CommittedOffset(
                     partition.committed_offset, partition.committed_leader_epoch, partition.committed_metadata or "", now_ms
                 )
+    await node.groups.ready(request.group_id)
     results: Mapping[TopicPartition, ErrorCode] = await node.groups.commit_offsets(
         request.group_id, request.member_id, request.group_instance_id, request.generation_id_or_member_epoch, offsets
     )
@@ -136,14 +143,14 @@ async def handle_offset_commit(node: Node, ctx: RequestContext) -> Response:
     return encode_response(ctx, response)
 
 
-def handle_offset_fetch(node: Node, ctx: RequestContext) -> Response:
+async def handle_offset_fetch(node: Node, ctx: RequestContext) -> Response:
     """OffsetFetch (9): one group up to version 7, several from version 8. Null topics: everything the group has committed."""
     request = decode_body(offset_fetch.decode_request, ctx.frame, ctx.body_offset, ctx.api_version)
     if ctx.api_version >= 8:
-        groups = [_fetch_group(node, group.group_id, group.topics) for group in request.groups]
+        groups = [await _fetch_group(node, group.group_id, group.topics) for group in request.groups]
         response = offset_fetch.OffsetFetchResponse(groups=groups)
     else:
-        group = _fetch_group(node, request.group_id, request.topics)
+        group = await _fetch_group(node, request.group_id, request.topics)
         topics = [
             offset_fetch.OffsetFetchResponseTopic(
                 topic.name,
@@ -165,11 +172,12 @@ def handle_offset_fetch(node: Node, ctx: RequestContext) -> Response:
     return encode_response(ctx, response)
 
 
-def _fetch_group(
+async def _fetch_group(
     node: Node,
     group_id: str,
     topics: Sequence[offset_fetch.OffsetFetchRequestTopics] | Sequence[offset_fetch.OffsetFetchRequestTopic] | None,
 ) -> offset_fetch.OffsetFetchResponseGroup:
+    await node.groups.ready(group_id)
     found = node.groups.fetch_offsets(group_id)
     error = found if isinstance(found, ErrorCode) else ErrorCode.NONE
     committed: Mapping[TopicPartition, CommittedOffset] = {} if isinstance(found, ErrorCode) else found
@@ -207,10 +215,13 @@ def handle_list_groups(node: Node, ctx: RequestContext) -> Response:
     return encode_response(ctx, response)
 
 
-def handle_describe_groups(node: Node, ctx: RequestContext) -> Response:
+async def handle_describe_groups(node: Node, ctx: RequestContext) -> Response:
     """DescribeGroups (15)."""
     request = decode_body(describe_groups.decode_request, ctx.frame, ctx.body_offset, ctx.api_version)
-    groups = [_described(group_id, node.groups.describe_group(group_id)) for group_id in request.groups]
+    groups: list[describe_groups.DescribedGroup] = []
+    for group_id in request.groups:
+        await node.groups.ready(group_id)
+        groups.append(_described(group_id, node.groups.describe_group(group_id)))
     response = describe_groups.DescribeGroupsResponse(groups=groups)
     return encode_response(ctx, response)
 
@@ -230,7 +241,10 @@ def _described(group_id: str, group: GroupDescription | ErrorCode) -> describe_g
 async def handle_delete_groups(node: Node, ctx: RequestContext) -> Response:
     """DeleteGroups (42): only groups without members."""
     request = decode_body(delete_groups.decode_request, ctx.frame, ctx.body_offset, ctx.api_version)
-    results = [delete_groups.DeletableGroupResult(name, await node.groups.delete_group(name)) for name in request.groups_names]
+    results: list[delete_groups.DeletableGroupResult] = []
+    for group_id in request.groups_names:
+        await node.groups.ready(group_id)
+        results.append(delete_groups.DeletableGroupResult(group_id, await node.groups.delete_group(group_id)))
     response = delete_groups.DeleteGroupsResponse(results=results)
     return encode_response(ctx, response)
 

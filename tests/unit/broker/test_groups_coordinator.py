@@ -34,10 +34,14 @@ class MemoryOffsetsLog:
 
     def __init__(self) -> None:
         self.partition_count = 4
+        self.foreign: set[int] = set()
         self.durable: dict[int, list[Sequence[KeyValue]]] = {}
         self.held: list[tuple[int, Sequence[KeyValue], Callable[[ErrorCode], None]]] = []
         self.hold = False
         self.appended = asyncio.Event()
+
+    def is_ours(self, partition: int) -> bool:
+        return partition not in self.foreign
 
     def append(self, partition: int, records: Sequence[KeyValue], done: Callable[[ErrorCode], None]) -> None:
         self.held.append((partition, records, done))
@@ -132,6 +136,28 @@ async def test_next_coordinator_finds_members_generation_and_offsets() -> None:
     assert not isinstance(description, ErrorCode)
     assert (description.state, description.protocol) == (GroupState.STABLE, "range")
     second.close()
+
+
+async def test_requests_wait_for_a_group_on_its_way_here_and_not_for_one_that_is_elsewhere() -> None:
+    log = MemoryOffsetsLog()
+    here = partition_for("g", log.partition_count)
+    elsewhere = next(name for name in "abcdefgh" if partition_for(name, log.partition_count) != here)
+    log.foreign.add(partition_for(elsewhere, log.partition_count))
+    coordinator = GroupCoordinator(log, GroupLimits(), now_ms=now_ms, new_member_id=str)
+    await coordinator.ready(elsewhere)
+    assert coordinator.fetch_offsets(elsewhere) is ErrorCode.NOT_COORDINATOR
+    assert coordinator.fetch_offsets("g") is ErrorCode.COORDINATOR_LOAD_IN_PROGRESS
+    waiting = asyncio.create_task(coordinator.ready("g"))
+    await asyncio.sleep(0)
+    assert not waiting.done()
+    coordinator.partition_opened(here)
+    async with asyncio.timeout(5):
+        await waiting
+    assert coordinator.fetch_offsets("g") == {}
+    coordinator.partition_closed(here)
+    await coordinator.ready("g")
+    assert coordinator.fetch_offsets("g") is ErrorCode.NOT_COORDINATOR, "closed here: at another broker soon, whatever the metadata say"
+    coordinator.close()
 
 
 async def test_losing_the_partition_answers_who_waits() -> None:

@@ -1,0 +1,225 @@
+"""Consumer groups with confluent-kafka as a newcomer writes it: subscribe, poll, commit, come and go, die, survive the coordinator."""
+
+import asyncio
+from collections.abc import AsyncIterator
+from pathlib import Path
+
+import pytest
+from confluent_kafka import OFFSET_INVALID, Consumer, KafkaError, TopicPartition
+from confluent_kafka.admin import AdminClient, NewPartitions
+from support.clients import TIMEOUT_S, Polled, confluent_consumer, create_topic, produce, read_records
+from support.cluster import Cluster, until
+
+TOPIC = "orders"
+
+
+@pytest.fixture
+async def cluster(tmp_path: Path) -> AsyncIterator[Cluster]:
+    async with Cluster(tmp_path, brokers=2, group_min_session_timeout_ms=500) as cluster:
+        await asyncio.to_thread(create_topic, cluster.bootstrap, TOPIC, 4)
+        yield cluster
+
+
+def values(first: int, count: int) -> list[bytes]:
+    return [b"order-%d" % index for index in range(first, first + count)]
+
+
+def committed(consumer: Consumer, partition: int = 0) -> int:
+    return consumer.committed([TopicPartition(TOPIC, partition)], TIMEOUT_S)[0].offset
+
+
+async def test_subscribe_commit_and_resume(cluster: Cluster) -> None:
+    def run() -> None:
+        produce(cluster.bootstrap, TOPIC, values(0, 10))
+        first = confluent_consumer(cluster.bootstrap, "g", enable_auto_commit=False)
+        assert committed(first) == OFFSET_INVALID
+        first.subscribe([TOPIC])
+        found = read_records(first, 6)
+        assert [message.value() for message in found] == values(0, 6)
+        (result,) = first.commit(message=found[-1], asynchronous=False)
+        assert (result.partition, result.offset, result.error) == (0, 6, None)
+        first.close()
+        second = confluent_consumer(cluster.bootstrap, "g", enable_auto_commit=False)
+        second.subscribe([TOPIC])
+        assert [message.value() for message in read_records(second, 4)] == values(6, 4)
+        second.close()
+        third = confluent_consumer(cluster.bootstrap, "g")
+        assert committed(third) == 6
+        third.close()
+
+    await asyncio.to_thread(run)
+
+
+async def test_auto_commit_at_intervals_and_on_close(cluster: Cluster) -> None:
+    def run() -> None:
+        produce(cluster.bootstrap, TOPIC, values(0, 5))
+        consumer = confluent_consumer(cluster.bootstrap, "g", auto_commit_interval_ms=100)
+        observer = confluent_consumer(cluster.bootstrap, "g")
+        consumer.subscribe([TOPIC])
+        polled = Polled(consumer)
+        polled.until_count(5)
+        polled.until(lambda: committed(observer) == 5)
+        consumer.close()
+        produce(cluster.bootstrap, TOPIC, values(5, 5))
+        closing = confluent_consumer(cluster.bootstrap, "g", auto_commit_interval_ms=60_000)
+        closing.subscribe([TOPIC])
+        read_records(closing, 5)
+        closing.close()
+        assert committed(observer) == 10
+        observer.close()
+
+    await asyncio.to_thread(run)
+
+
+async def test_members_share_partitions_and_take_over_from_one_that_leaves(cluster: Cluster) -> None:
+    def run() -> None:
+        polled = Polled(*(confluent_consumer(cluster.bootstrap, "g") for _ in range(2)))
+        for consumer in polled.consumers:
+            consumer.subscribe([TOPIC])
+        polled.until_shared(2, 2)
+        produce(cluster.bootstrap, TOPIC, values(0, 40), range(4))
+        polled.until_count(40)
+        assert sorted(polled.everything()) == sorted(values(0, 40))
+        assert all(len(found) == 20 for found in polled.values.values())
+        leaving, staying = polled.consumers
+        polled.drop(leaving)
+        leaving.close()
+        polled.until_shared(4)
+        produce(cluster.bootstrap, TOPIC, values(40, 40), range(4))
+        polled.until_count(80)
+        assert sorted(polled.everything()) == sorted(values(0, 80)), "each record once"
+        staying.close()
+
+    await asyncio.to_thread(run)
+
+
+async def test_partitions_of_a_member_that_dies_go_to_the_others(cluster: Cluster) -> None:
+    def run() -> None:
+        produce(cluster.bootstrap, TOPIC, values(0, 40), range(4))
+        polled = Polled(*(confluent_consumer(cluster.bootstrap, "g", max_poll_interval_ms=1_500) for _ in range(2)))
+        for consumer in polled.consumers:
+            consumer.subscribe([TOPIC])
+        polled.until_shared(2, 2)
+        dead, alive = polled.consumers
+        polled.drop(dead)  # A member that does not poll is out of the group, as one whose process is gone.
+        polled.until_shared(4)
+        polled.until(lambda: set(polled.everything()) == set(values(0, 40)))
+        alive.close()
+        dead.close()
+
+    await asyncio.to_thread(run)
+
+
+async def test_static_member_restarts_without_a_rebalance(cluster: Cluster) -> None:
+    def run() -> None:
+        produce(cluster.bootstrap, TOPIC, values(0, 8), range(4))
+        rebalances: list[str] = []
+
+        def member(name: str) -> Consumer:
+            consumer = confluent_consumer(cluster.bootstrap, "g", group_instance_id=name, session_timeout_ms=10_000)
+            consumer.subscribe([TOPIC], on_assign=lambda *_: rebalances.append(name))
+            return consumer
+
+        polled = Polled(member("a"), member("b"))
+        polled.until_shared(2, 2)
+        polled.until_count(8)
+        before, (first, second) = len(rebalances), polled.assigned()
+        leaving = polled.consumers[0]
+        polled.drop(leaving)
+        leaving.close()
+        polled.add(member("a"))
+        polled.until_shared(2, 2)
+        assert polled.assigned() == [second, first]
+        assert rebalances[before:] == ["a"], "the other member noticed nothing"
+        for consumer in polled.consumers:
+            consumer.close()
+
+    await asyncio.to_thread(run)
+
+
+async def test_cooperative_sticky_moves_only_what_must_move(cluster: Cluster) -> None:
+    def run() -> None:
+        revoked: list[int] = []
+        lost: list[int] = []
+
+        def member() -> Consumer:
+            consumer = confluent_consumer(cluster.bootstrap, "g", partition_assignment_strategy="cooperative-sticky")
+            consumer.subscribe(
+                [TOPIC],
+                on_revoke=lambda _, parts: revoked.extend(part.partition for part in parts),
+                on_lost=lambda _, parts: lost.extend(part.partition for part in parts),
+            )
+            return consumer
+
+        polled = Polled(member())
+        polled.until_shared(4)
+        polled.add(member())
+        polled.until_shared(2, 2)
+        assert (len(revoked), lost) == (2, [])
+        produce(cluster.bootstrap, TOPIC, values(0, 20), range(4))
+        polled.until_count(20)
+        assert sorted(polled.everything()) == sorted(values(0, 20))
+        for consumer in polled.consumers:
+            consumer.close()
+
+    await asyncio.to_thread(run)
+
+
+async def test_new_partitions_reach_a_group_that_consumes(cluster: Cluster) -> None:
+    def run() -> None:
+        polled = Polled(confluent_consumer(cluster.bootstrap, "g"))
+        polled.consumers[0].subscribe([TOPIC])
+        polled.until_shared(4)
+        admin = AdminClient({"bootstrap.servers": cluster.bootstrap})
+        admin.create_partitions([NewPartitions(TOPIC, 6)])[TOPIC].result(TIMEOUT_S)
+        produce(cluster.bootstrap, TOPIC, values(0, 12), range(6))
+        polled.until_shared(6)
+        polled.until_count(12)
+        assert sorted(polled.everything()) == sorted(values(0, 12))
+        polled.consumers[0].close()
+
+    await asyncio.to_thread(run)
+
+
+async def test_group_that_subscribes_before_the_topic_exists(cluster: Cluster) -> None:
+    def run() -> None:
+        polled = Polled(confluent_consumer(cluster.bootstrap, "g"))
+        polled.consumers[0].subscribe(["^late-.*"])
+        told = polled.consumers[0].poll(TIMEOUT_S)
+        assert told.error().code() == KafkaError.UNKNOWN_TOPIC_OR_PART, "librdkafka says once that nothing matches"
+        create_topic(cluster.bootstrap, "late-1", 2)
+        produce(cluster.bootstrap, "late-1", values(0, 4), range(2))
+        polled.until_count(4)
+        polled.consumers[0].close()
+
+    await asyncio.to_thread(run)
+
+
+@pytest.mark.parametrize("leave", ["killed", "stopped"])
+async def test_group_goes_on_when_its_coordinator_broker_is(cluster: Cluster, leave: str) -> None:
+    """The member keeps its place and its generation, goes on consuming, and what was committed before is known after."""
+    consumer = confluent_consumer(cluster.bootstrap, "g", session_timeout_ms=10_000, auto_commit_interval_ms=100)
+    consumer.subscribe([TOPIC])
+    polled = Polled(consumer)
+    await asyncio.to_thread(produce, cluster.bootstrap, TOPIC, values(0, 20), range(4))
+    await asyncio.to_thread(polled.until_count, 20)
+    await asyncio.to_thread(polled.until, lambda: sum(committed(consumer, partition) for partition in range(4)) == 20)
+    coordinator = cluster.leader_of("__consumer_offsets", cluster.broker.groups.partition_of("g") or 0)
+    await (cluster.kill_broker(coordinator) if leave == "killed" else cluster.stop_broker(coordinator))
+    survivor = cluster.broker
+    polling = asyncio.create_task(asyncio.to_thread(polled.until_count, 40))
+    await until(lambda: all(partition.leader == survivor.node_id for partition in survivor.image.topics.by_name(TOPIC).partitions))
+    await asyncio.to_thread(produce, cluster.bootstrap, TOPIC, values(20, 20), range(4))
+    await polling
+    await asyncio.to_thread(polled.until, lambda: sum(committed(consumer, partition) for partition in range(4)) == 40)
+    await asyncio.to_thread(consumer.close)
+    assert sorted(polled.everything()) == sorted(values(0, 40)), "each record once: the member went on from where it was"
+
+    def resume() -> None:
+        late = confluent_consumer(cluster.bootstrap, "g")
+        late.subscribe([TOPIC])
+        produce(cluster.bootstrap, TOPIC, values(40, 4), range(4))
+        assert sorted(message.value() for message in read_records(late, 4)) == sorted(values(40, 4))
+        late.close()
+
+    await asyncio.to_thread(resume)

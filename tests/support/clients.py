@@ -1,0 +1,122 @@
+"""What the tests of unmodified clients share: clients with short timeouts, and loops that poll until something is so.
+
+Blocking clients are polled in one thread, several in turn if there are several: a consumer joins and leaves its group only while it is
+polled. Every loop has a deadline and says at its end what it saw.
+"""
+
+import time
+from collections.abc import Callable, Iterable
+from typing import Any
+
+from confluent_kafka import Consumer, KafkaError, Message, Producer
+from confluent_kafka.admin import AdminClient, NewTopic
+
+TIMEOUT_S = 20
+SESSION_TIMEOUT_MS = 1_500
+POLL_S = 0.05
+
+GROUP_SETTINGS: dict[str, Any] = {
+    "session.timeout.ms": SESSION_TIMEOUT_MS,
+    "heartbeat.interval.ms": 200,
+    "auto.offset.reset": "earliest",
+    "fetch.wait.max.ms": 100,
+    "topic.metadata.refresh.interval.ms": 500,
+}
+"""Coordinators under test allow such sessions through `group_min_session_timeout_ms`."""
+
+
+def confluent_consumer(bootstrap: str, group: str, **settings: Any) -> Consumer:
+    named = {name.replace("_", "."): value for name, value in settings.items()}
+    return Consumer({"bootstrap.servers": bootstrap, "group.id": group} | GROUP_SETTINGS | named)
+
+
+def create_topic(bootstrap: str, topic: str, partitions: int = 1, **config: str) -> None:
+    admin = AdminClient({"bootstrap.servers": bootstrap})
+    settings = {name.replace("_", "."): value for name, value in config.items()}
+    admin.create_topics([NewTopic(topic, partitions, config=settings)])[topic].result(TIMEOUT_S)
+
+
+def produce(bootstrap: str, topic: str, records: Iterable[bytes], partitions: Iterable[int] = (0,), **settings: Any) -> None:
+    """The records, evenly over the partitions; every one acknowledged when this returns."""
+    failed: list[KafkaError] = []
+    targets = list(partitions)
+    producer = Producer({"bootstrap.servers": bootstrap} | {name.replace("_", "."): value for name, value in settings.items()})
+    for index, value in enumerate(records):
+        producer.produce(topic, value, partition=targets[index % len(targets)], on_delivery=lambda error, _: error and failed.append(error))
+    assert producer.flush(TIMEOUT_S) == 0
+    assert failed == []
+
+
+class Polled:
+    """Confluent consumers polled in turn; `values` collects what each of them was given, in order."""
+
+    def __init__(self, *consumers: Consumer) -> None:
+        self.consumers = list(consumers)
+        self.values: dict[Consumer, list[bytes | None]] = {consumer: [] for consumer in consumers}
+
+    def add(self, consumer: Consumer) -> None:
+        self.consumers.append(consumer)
+        self.values[consumer] = []
+
+    def drop(self, consumer: Consumer) -> None:
+        """Poll it no more; what it was given stays."""
+        self.consumers.remove(consumer)
+
+    def poll(self) -> None:
+        for consumer in self.consumers:
+            message = consumer.poll(POLL_S)
+            if message is not None:
+                checked(message)
+                self.values[consumer].append(message.value())
+
+    def until(self, condition: Callable[[], bool]) -> None:
+        deadline = time.monotonic() + TIMEOUT_S
+        while not condition():
+            assert time.monotonic() < deadline, f"assigned {self.assigned()}, polled {[len(values) for values in self.values.values()]}"
+            self.poll()
+
+    def until_count(self, count: int) -> None:
+        """That many records in all."""
+        self.until(lambda: len(self.everything()) >= count)
+
+    def until_shared(self, *partition_counts: int) -> None:
+        """The consumers have so many partitions each (in any order), none of them twice."""
+
+        def shared() -> bool:
+            assigned = self.assigned()
+            distinct = {partition for partitions in assigned for partition in partitions}
+            counts = sorted(len(partitions) for partitions in assigned)
+            return counts == sorted(partition_counts) and len(distinct) == sum(partition_counts)
+
+        self.until(shared)
+
+    def assigned(self) -> list[list[tuple[str, int]]]:
+        return [[(part.topic, part.partition) for part in consumer.assignment()] for consumer in self.consumers]
+
+    def everything(self) -> list[bytes | None]:
+        return [value for values in self.values.values() for value in values]
+
+
+def checked(message: Message | None) -> Message:
+    assert message is not None, "nothing came"
+    assert message.error() is None, message.error()
+    return message
+
+
+def read_records(consumer: Consumer, count: int) -> list[Message]:
+    """The next `count` records of an assigned or subscribed consumer."""
+    messages: list[Message] = []
+    deadline = time.monotonic() + TIMEOUT_S
+    while len(messages) < count:
+        assert time.monotonic() < deadline, f"{len(messages)} of {count} came"
+        messages += [checked(message) for message in consumer.consume(count - len(messages), POLL_S)]
+    return messages
+
+
+def until(condition: Callable[[], Any], pause_s: float = 0.05) -> Any:
+    """What the condition returns once that is true; for threads beside the loop of the cluster."""
+    deadline = time.monotonic() + TIMEOUT_S
+    while not (outcome := condition()):
+        assert time.monotonic() < deadline, "did not become so in time"
+        time.sleep(pause_s)
+    return outcome
