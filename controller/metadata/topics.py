@@ -37,6 +37,21 @@ def leader_of(partition: PartitionState) -> WalIdentity:
     return WalIdentity(partition.leader, partition.leader_node_epoch)
 
 
+def is_moving(partition: PartitionState) -> bool:
+    """Its leader is being changed: nobody leads until the source has closed the streams."""
+    return partition.target_replicas is not None
+
+
+def is_reassigning(partition: PartitionState) -> bool:
+    """A move that changes the candidates too; preferred elections, draining and cancelled moves do not."""
+    return partition.target_replicas is not None and partition.target_replicas != partition.replicas
+
+
+def next_leader(partition: PartitionState) -> NodeId:
+    """Who leads, or is meant to as soon as the move is over; -1 for nobody."""
+    return partition.move.target if partition.target_replicas is not None and partition.move is not None else partition.leader
+
+
 @dataclass(slots=True)
 class TopicsImage:
     _by_id: dict[UUID, TopicState] = field(default_factory=dict[UUID, TopicState])
