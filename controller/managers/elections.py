@@ -60,16 +60,17 @@ class Elector:
             replicas = partition.target_replicas
             candidates = (move.target, *replicas)
         winner = self.choose(candidates)
+        leader_epoch = StreamEpoch(partition.leader_epoch + 1)
         if winner != NO_LEADER and winner.node_id not in replicas:
             replicas = (*replicas, winner.node_id)
         if partition.target_replicas is not None and move is not None:
-            move = msgspec.structs.replace(move, target=winner.node_id, elected_ms=now_ms)
+            move = msgspec.structs.replace(move, target=winner.node_id, elected_ms=now_ms, leader_epoch=leader_epoch)
         return msgspec.structs.replace(
             partition,
             replicas=replicas,
             leader=winner.node_id,
             leader_node_epoch=winner.node_epoch,
-            leader_epoch=StreamEpoch(partition.leader_epoch + 1),
+            leader_epoch=leader_epoch,
             target_replicas=None,
             move=move,
         )

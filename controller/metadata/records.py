@@ -49,6 +49,8 @@ class Move(msgspec.Struct, frozen=True, array_like=True):
     deadline_ms: Millis
     """A source that has not closed the streams by then is fenced. Kept here, so that a new controller keeps it."""
     elected_ms: Millis = Millis(0)
+    leader_epoch: StreamEpoch = StreamEpoch(-1)
+    """The leader epoch that the election began."""
 
 
 class PartitionRecord(_Record, tag="partition", frozen=True):
