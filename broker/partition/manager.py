@@ -151,6 +151,11 @@ class PartitionManager:
         finally:
             forget()
 
+    def is_moving_here(self, topic_name: str, index: int) -> bool:
+        """It is to be led here, but the source has not given it up yet."""
+        topic = self._image().topics.by_name(topic_name)
+        return topic is not None and self._is_expected(PartitionKey(topic.topic_id, index))
+
     def __iter__(self) -> Iterator[Partition]:
         return iter(list(self._served.values()))
 
