@@ -1,3 +1,4 @@
+# ruff: noqa: T201 - it talks to whoever runs it
 """`python -m tests.sim --seeds 200 [--seed N] [--scenario S]`: run seeds, tell how fast, and how to run a failing one again."""
 
 import argparse
@@ -45,7 +46,10 @@ def run(seeds: Iterable[int], scenario: str | None, tail: int, grep: str, *, ver
             failed += 1
             show(outcome, tail if failed == 1 else 0, grep, scenario)
         if verbose:
-            print(f"seed {seed} {outcome.scenario}: {outcome.steps} steps, {outcome.virtual_s:.0f} virtual s, {outcome.acked_count} acks", flush=True)
+            print(
+                f"seed {seed} {outcome.scenario}: {outcome.steps} steps, {outcome.virtual_s:.0f} virtual s, {outcome.acked_count} acks",
+                flush=True,
+            )
         if count % 20 == 0:
             print(f"... {count} seeds, {count / (time.monotonic() - began):.1f}/s, {failed} failed", flush=True)
     took_s = time.monotonic() - began

@@ -67,7 +67,7 @@ def draw(rng: Random) -> Limits:
 def _stream(rng: Random) -> StreamConfig:
     pick = rng.choice
     block_bytes = pick((500, 4_000, 64 * _MIB))
-    unacknowledged_bytes = pick((3_000, 50_000, 256 * _MIB))
+    unacknowledged_bytes = pick((6_000, 50_000, 256 * _MIB))
     return StreamConfig(
         bulk_bytes_max=pick((200, 1_000, 8 * _MIB)),
         batching_bytes_per_s=pick((1, 2_000, 8 * _MIB)),

@@ -14,7 +14,6 @@ from heapq import heappush
 from math import ulp
 from typing import Any, NoReturn
 
-
 _TIMER_DELAY_S = 1e-6
 
 

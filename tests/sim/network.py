@@ -7,7 +7,7 @@ delivers in order and breaks; while a link is cut nothing passes and streams han
 
 import asyncio
 from collections import deque
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Coroutine, Mapping
 from contextvars import Context
 from random import Random
 from typing import Any
@@ -42,7 +42,14 @@ class Network:
         """Names of processes that are cut off from the controller."""
         self.listeners: dict[str, SimListener] = {}
         self._streams: dict[int, SimStreamCall] = {}
+        self._tasks: set[asyncio.Task[None]] = set()
         self._serial = 0
+
+    def spawn(self, travel: Coroutine[Any, Any, None]) -> None:
+        """A task that belongs to no process."""
+        task = asyncio.get_running_loop().create_task(travel, context=Context())
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard, context=Context())
 
     def delay_s(self) -> float:
         delay_ms = self.latency_ms * (0.5 + self.rng.random())
@@ -81,6 +88,7 @@ class SimListener:
         self.unary = unary
         self.follow = follow
         self._calls: dict[int, asyncio.Future[bytes]] = {}
+        self._tasks: set[asyncio.Task[None]] = set()
         self._serial = 0
 
     async def start(self, host: str, port: int) -> int:
@@ -104,7 +112,7 @@ class SimListener:
                 result = await self.unary[method](request, context)
             except Aborted as aborted:
                 _fail(answer, aborted.failure)
-            except Exception as error:
+            except Exception as error:  # noqa: BLE001 - as gRPC does
                 _fail(answer, rpc_failed(StatusCode.UNKNOWN, repr(error)))
             else:
                 if not answer.done():
@@ -114,8 +122,13 @@ class SimListener:
         serial = self._serial
         self._calls[serial] = answer
         answer.add_done_callback(lambda _: self._calls.pop(serial, None), context=Context())
-        loop.call_soon(lambda: loop.create_task(run()), context=self.process.context())
+        loop.call_soon(self._begin, run, context=self.process.context())
         return answer
+
+    def _begin(self, run: Callable[[], Coroutine[Any, Any, None]]) -> None:
+        task = asyncio.get_running_loop().create_task(run())
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
 
     def died(self) -> None:
         for answer in list(self._calls.values()):
@@ -157,7 +170,7 @@ class SimChannel:
         async def call(request: bytes, *, timeout: float, metadata: Metadata = ()) -> bytes:
             loop = asyncio.get_running_loop()
             answer: asyncio.Future[bytes] = loop.create_future()
-            loop.create_task(self._exchange(method, request, timeout, metadata, answer), context=Context())
+            self._network.spawn(self._exchange(method, request, timeout, metadata, answer))
             try:
                 async with asyncio.timeout(timeout):
                     return await answer

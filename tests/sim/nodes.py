@@ -130,7 +130,7 @@ class SimBroker:
         return self.world.now_ms()
 
     def can_write(self) -> bool:
-        return self.follower.can_write() and not self.storage.fenced
+        return (self.follower.can_write() or not self.world.leases) and not self.storage.fenced
 
     # --- life --------------------------------------------------------------------------------------------------------------------------
 
@@ -155,9 +155,7 @@ class SimBroker:
         self.client.bind(self.follower)
         await self.follower.start(30)
         metadata = ControllerStreamMetadata(self.client, self.follower, me, timeout_s=limits.metadata_timeout_s)
-        self.storage = Storage(
-            self.store, metadata, me, limits.stream, now_ms=self.now_ms, rng=self.rng, on_fenced=self._on_storage_fenced
-        )
+        self.storage = Storage(self.store, metadata, me, limits.stream, now_ms=self.now_ms, rng=self.rng, on_fenced=self._on_storage_fenced)
         await self.storage.start()
         self.partitions = PartitionManager(
             me,
@@ -198,12 +196,17 @@ class SimBroker:
         if has_session:
             self.storage.resume_acknowledging()
             return
-        self.storage.stop_acknowledging()
+        if self.world.leases or self.follower.fenced:
+            self.storage.stop_acknowledging()
         if self.follower.fenced:
             self._end("fenced by the controller")
 
     def _on_storage_fenced(self, error: StreamError) -> None:
-        if isinstance(error, WalFenced) and error.sequence >= 0 and self.world.checker.is_own_slot(self.me, wal_key(self.me, error.sequence)):
+        if (
+            isinstance(error, WalFenced)
+            and error.sequence >= 0
+            and self.world.checker.is_own_slot(self.me, wal_key(self.me, error.sequence))
+        ):
             self.world.fail(f"{self.me} takes its own object in slot {error.sequence} for a fence")
         self._end(f"storage: {error}")
 
@@ -269,7 +272,9 @@ class SimBroker:
         found = self.partitions.get(*part)
         return found.leader_epoch if isinstance(found, Partition) else None
 
-    def fetch(self, wanted: dict[Part, tuple[int, int]], max_wait_ms: int, max_bytes: int, answered: Callable[[dict[Part, Any]], None]) -> None:
+    def fetch(
+        self, wanted: dict[Part, tuple[int, int]], max_wait_ms: int, max_bytes: int, answered: Callable[[dict[Part, Any]], None]
+    ) -> None:
         """wanted: offset and leader epoch by partition. Answers with results whose `records` are batches of records."""
         if self.serving:
             for part in wanted:
@@ -315,6 +320,9 @@ class SimBroker:
             return
         offset = found.log_start_offset + int((found.high_watermark - found.log_start_offset) * share)
         try:
+            # What is trimmed can not be scanned after a crash: the producers' state has to be durable before.
+            await self.partitions._life.checkpoint([found])
+            await self.storage.flush()
             await self.storage.trim(found.log.data, offset)
         except (ControllerError, StreamError, TimeoutError) as error:
             self.world.trace("trim_failed", self.process.name, type(error).__name__)

@@ -67,8 +67,8 @@ class StoreWeather:
             FaultRule(Fault.THROTTLED, share, burst_count=rng.choice((1, 3))),
             FaultRule(Fault.RESET, share),
             FaultRule(Fault.CONFLICT, share / 2),
-            FaultRule(Fault.TRUNCATED, share / 8),
-            FaultRule(Fault.FLIPPED_BIT, share / 8),
+            FaultRule(Fault.TRUNCATED, share / 20),
+            FaultRule(Fault.FLIPPED_BIT, share / 20),
         )
         self.faults = share > 0
 
