@@ -73,15 +73,16 @@ class SlotWriter:
 
     async def _round(self, key: str, sequence: WalSequence, built: BuiltObject) -> None:
         """One try, and a second beside it when the first takes long. The first success (or fence) decides, else the last error."""
+        if not self._config.wal_hedge_factor:
+            return await self._try(key, sequence, built)
         running = {self._begin(key, sequence, built)}
         failure: BaseException = TimeoutError()
         try:
-            if self._config.wal_hedge_factor:
-                patience_s = max(self._config.wal_hedge_min_ms / 1000, self._config.wal_hedge_factor * self._unit_s * _units(built))
-                done, _ = await asyncio.wait(running, timeout=patience_s)
-                if not done and self._hedges_left >= 1:
-                    self._hedges_left -= 1
-                    running.add(self._begin(key, sequence, built))
+            patience_s = max(self._config.wal_hedge_min_ms / 1000, self._config.wal_hedge_factor * self._unit_s * _units(built))
+            done, _ = await asyncio.wait(running, timeout=patience_s)
+            if not done and self._hedges_left >= 1:
+                self._hedges_left -= 1
+                running.add(self._begin(key, sequence, built))
             while running:
                 done, running = await asyncio.wait(running, return_when=asyncio.FIRST_COMPLETED)
                 for task in done:
