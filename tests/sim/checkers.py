@@ -54,7 +54,8 @@ class Checker:
         self._at: dict[Part, dict[int, bytes]] = {}
         self._where: dict[bytes, int] = {}
         self._acked: dict[Part, dict[bytes, int]] = {}
-        self._acked_end: dict[Part, int] = {}
+        self._acked_end: dict[Part, dict[int, int]] = {}
+        """By leader epoch: a paused process may open late, what its successors acknowledged is not its to know."""
         self._watermarks: dict[tuple[Part, int], int] = {}
         self._owners: dict[tuple[Part, int], WalIdentity] = {}
         self.acked_count = 0
@@ -119,7 +120,7 @@ class Checker:
     def opened(self, part: Part, epoch: int, writer: WalIdentity, high_watermark: int) -> None:
         """A leader begins to serve."""
         self._own(part, epoch, writer)
-        acked = self._acked_end.get(part, 0)
+        acked = max((end for acked_in, end in self._acked_end.get(part, {}).items() if acked_in <= epoch), default=0)
         if high_watermark < acked:
             self._fail(f"{part} opens at {high_watermark} with epoch {epoch} at {writer}, {acked} was acknowledged")
         self.watermark(part, epoch, high_watermark)
@@ -138,7 +139,9 @@ class Checker:
         for at, identity in enumerate(identities):
             self._place(part, base + at, identity)
             self._acked.setdefault(part, {})[identity] = base + at
-        self._acked_end[part] = max(self._acked_end.get(part, 0), end)
+        if epoch is not None:
+            ends = self._acked_end.setdefault(part, {})
+            ends[epoch] = max(ends.get(epoch, 0), end)
         self.acked_count += len(identities)
 
     def fetched(self, part: Part, high_watermark: int, offset: int, batches: list[list[Record]]) -> None:
