@@ -116,6 +116,8 @@ class SlotWriter:
             tail = await self._store.get_tail(key, TAIL_BYTES)
             if tail.size_bytes == built.size_bytes and tail.data[-FOOTER_BYTES:] == built.footer:
                 return
+            if len(tail.data) != min(TAIL_BYTES, tail.size_bytes):
+                raise ObjectCorrupt(key, 0, f"the answer has {len(tail.data)} bytes of a tail of {tail.size_bytes}") from None
             found = parse_tail(tail.data, tail.size_bytes, key)
             by = "an object that is not ours"
             if not isinstance(found, NeedMore):
