@@ -90,12 +90,18 @@ class Producer:
             # An impatient producer without sequences would go on writing for ever; in peace everybody waits.
             async with asyncio.timeout(10 if world.calm else self._timeout_s):
                 results = await answer
-        return [part for part, item in results.items() if self._is_settled(part, item)]
+        return [part for part, item in results.items() if self._is_settled(part, item, broker)]
 
-    def _is_settled(self, part: Part, item: Any) -> bool:
+    def _is_settled(self, part: Part, item: Any, broker: SimBroker) -> bool:
         code = ErrorCode(item.error_code)
         if code in (ErrorCode.NONE, ErrorCode.DUPLICATE_SEQUENCE_NUMBER):
             return True
+        if (
+            code is ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER
+            and not self._world.leases
+            and self._world.leader(part, self._rng, exact=True)[0] is not broker
+        ):
+            return False  # a former leader that believes in itself refuses what it does not know; with leases it would not answer
         if code not in _RETRIED:
             self._world.fail(f"producer {self._name} writes in order to {part} and is told {code.name}: {item.error_message}")
         return False
