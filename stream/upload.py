@@ -9,6 +9,7 @@ until the byte limits push back. Source: AutoMQ `DefaultUploadWriteAheadLogTask`
 import asyncio
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
+from functools import partial
 from random import Random
 from typing import Any, TypeVar
 
@@ -163,7 +164,7 @@ class Uploader:
         """Prepared objects expire, however long the controller is away: then the block is written anew, with other ids. Should the first
         commit have succeeded with its reply lost, the ranges of the second are skipped and its objects are destroyed."""
         reuse_s = self._config.prepared_reuse_ms / 1000
-        while not await self._lane.send(lambda: _commit_of(block, uploaded), until=prepared_at + reuse_s):
+        while not await self._lane.send(partial(_commit_of, block, uploaded), until=prepared_at + reuse_s):
             _log.warning("prepared_objects_too_old", end_sequence=block.end_sequence, object_count=len(uploaded))
             uploaded, prepared_at = await self._upload(block)
 
