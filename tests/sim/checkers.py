@@ -4,7 +4,8 @@ Checked at once: acknowledged and readable data is durable (its slot is there, s
 did not end before it); an offset is one record for ever, a record of an idempotent producer has one offset; the watermark never goes
 back, no leader begins below what was acknowledged; a stream epoch has one writer; nothing is deleted that is referred to or that
 recovery needs.
-Checked at the end: everything acknowledged can be read, offsets are contiguous, every referenced object exists, no data object is left over.
+Checked at the end: everything acknowledged can be read, offsets are contiguous, every referenced object exists, no data object is left
+over.
 Must not look into brokers' memory.
 """
 
