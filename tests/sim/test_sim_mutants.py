@@ -1,4 +1,4 @@
-"""Every planted bug has to be found, and by a check of its own kind: a simulator that finds nothing proves nothing.
+"""Every planted bug has to be found: a simulator that finds nothing proves nothing. Which check finds it is left open.
 
 The scenario is the one in which the bug shows; the seeds tried are bounded. Found later than that: the simulator has become weaker.
 """
@@ -39,4 +39,6 @@ def test_every_mutant_is_tried() -> None:
 @pytest.mark.parametrize("name", MUTANTS)
 def test_mutant_is_found(name: str) -> None:
     with planted(name):
-        assert any(World(seed, SCENARIO[name]).run().violation for seed in range(SEEDS_MAX)), f"{name} lives through {SEEDS_MAX} seeds"
+        found = next((seed for seed in range(SEEDS_MAX) if World(seed, SCENARIO[name]).run().violation), None)
+    assert found is not None, f"{name} lives through {SEEDS_MAX} seeds"
+    assert World(found, SCENARIO[name]).run().violation is None, f"seed {found} fails without {name}, too: a false alarm finds nothing"
