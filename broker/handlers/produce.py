@@ -2,7 +2,8 @@
 
 Invariants: all partitions of a request that are open here go into one group, at once, so requests of a connection enter the log in their
 order; a partition that is just being opened takes its part as soon as it is open, before anybody who came later; acks 1 means what acks
--1 means (there is no weaker durability to offer); nothing is acknowledged that is not durable; without a live session nothing is appended.
+-1 means (there is no weaker durability to offer); nothing is acknowledged that is not durable; without a live session nothing is appended,
+and the connection is closed: our metadata are old then, and librdkafka, told NOT_LEADER, would ask nobody but us for newer ones, for ever.
 Limits: a part waits for its partition at most the request's timeout, and 30 s; 0.5 s while its source has not given it up, because answers
 of one connection keep their order and a source that hangs must not hold up the rest. How long durability may take is bounded by the WAL,
 which fails everything that is pending at its own deadline.
@@ -12,7 +13,7 @@ Source: Kafka `KafkaApis.handleProduceRequest`, `ReplicaManager.appendRecords`; 
 """
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Final
 
 from broker.errors import ErrorCode
@@ -21,6 +22,7 @@ from broker.partition.append import AppendGroup
 from broker.partition.partition import Partition
 from broker.ports import Node, RequestContext, Respond
 from broker.server import CannotAnswer
+from broker.wire.leader_hint import NodeEndpoint
 from broker.wire.produce import ProducePartitionResult, ProduceRequest, decode_produce_request, encode_produce_response
 
 _WAIT_OPEN_MAX_S: Final = 30.0
@@ -31,7 +33,9 @@ _ACKS: Final = frozenset({-1, 0, 1})
 
 
 def handle_produce(node: Node, ctx: RequestContext, respond: Respond) -> None:
-    """See `broker.ports.InlineHandler`. Raises WireError; CannotAnswer to tell a client of acks=0 that something went wrong."""
+    """See `broker.ports.InlineHandler`. Raises WireError; CannotAnswer without a session, and to tell a client of acks=0 of an error."""
+    if not node.can_write():
+        raise CannotAnswer("a Produce request came while the controller is out of reach: the client should ask another broker who leads")
     request = decode_produce_request(ctx.frame, ctx.body_offset, ctx.api_version)
     _ProduceCall(node, ctx, request, respond).run()
 
@@ -79,9 +83,7 @@ class _ProduceCall:
 
     def _refused(self) -> ErrorCode | None:
         """What is wrong with the request as a whole."""
-        if self._request.acks not in _ACKS:
-            return ErrorCode.INVALID_REQUIRED_ACKS
-        return None if self._node.can_write() else ErrorCode.NOT_LEADER_OR_FOLLOWER
+        return None if self._request.acks in _ACKS else ErrorCode.INVALID_REQUIRED_ACKS
 
     def _append(self, parts: list[tuple[Partition, memoryview | None]], targets: list[ProducePartitionResult]) -> None:
         group = AppendGroup(self._settle_one)
@@ -130,14 +132,18 @@ class _ProduceCall:
                 result.log_start_offset = outcome.log_start_offset
                 result.error_message = outcome.message
                 result.record_errors = outcome.record_errors
+        ctx = self._ctx
+        self._respond(encode_produce_response(ctx.correlation_id, ctx.api_version, self._results, node_endpoints=self._point_to_leaders()))
+
+    def _point_to_leaders(self) -> Sequence[NodeEndpoint]:
+        """KIP-951: who leads now, for the partitions that are not led here."""
+        elsewhere = [(name, result) for name, results in self._results for result in results if result.error_code == _NOT_LEADER]
+        if not elsewhere:
+            return ()
         hints = LeaderHints(self._node, self._ctx)
-        for name, results in self._results:
-            for result in results:
-                if result.error_code == _NOT_LEADER:
-                    result.current_leader = hints.current_leader(name, result.index)
-        self._respond(
-            encode_produce_response(self._ctx.correlation_id, self._ctx.api_version, self._results, node_endpoints=hints.endpoints())
-        )
+        for name, result in elsewhere:
+            result.current_leader = hints.current_leader(name, result.index)
+        return hints.endpoints()
 
     def _finish_without_answer(self) -> None:
         """acks=0: the one way to tell of an error that is known by now is to close the connection, upon which clients look around anew."""
