@@ -24,8 +24,10 @@ from deploy.wire import WireClient
 PARTITIONS = 50
 BYTES_PER_S = 2e6
 TOPIC = "moves"
-_AWAY_S = 6.0
+_AWAY_S = 8.0
 """After a kill, until its leaders are moved back."""
+_BEGIN_S = 0.5
+"""The gap of a kill begins within this; acknowledgements may still be on their way."""
 
 
 def create_topic(bootstrap: str, candidates: Sequence[Sequence[int]], name: str = TOPIC) -> None:
@@ -112,8 +114,8 @@ def kill_to_produce_ms(bootstrap: str, broker_ids: Sequence[int], kills: int, ki
             time.sleep(_AWAY_S)
             with WireClient(bootstrap) as client:
                 elect_preferred(client, None)
-            time.sleep(3)
-    return [(load.gap_after(partition, moment, _AWAY_S)[1] - moment) * 1_000 for partition, moment in events]
+            time.sleep(4)
+    return [(load.gap_after(partition, moment, _BEGIN_S)[1] - moment) * 1_000 for partition, moment in events]
 
 
 class Kill:

@@ -52,6 +52,10 @@ class Elector:
         self._count(winner)
         return WalIdentity(winner, self._eligible[winner])
 
+    def by_load(self, candidates: Collection[NodeId]) -> tuple[NodeId, ...]:
+        """The eligible ones, those that lead least first."""
+        return tuple(sorted((node_id for node_id in candidates if node_id in self._load), key=lambda node_id: self._load[node_id]))
+
     def elect(self, partition: PartitionRecord, now_ms: Millis) -> PartitionRecord:
         """The partition's next record: one leader epoch higher, led by the winner or by nobody. Ends the move that is under way."""
         replicas, move = partition.replicas, partition.move

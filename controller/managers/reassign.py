@@ -109,7 +109,7 @@ def elect_preferred(
 def drain_broker(
     image: MetadataImage, request: DrainBroker, now_ms: Millis, *, live: Collection[NodeId], timeout_ms: int
 ) -> Result[Progress]:
-    """Some of what the broker leads moves to others; candidates stay as they are. Call again while anything remains."""
+    """Some of what the broker leads moves to others, of the candidates to those that lead least. Call again while anything remains."""
     me = WalIdentity(request.node_id, request.node_epoch)
     try:
         node = check_node(image, me)
@@ -124,7 +124,7 @@ def drain_broker(
     for key in led[: request.partitions_max]:
         partition = image.topics.partition(key)
         if partition is not None:
-            mover.to(partition, partition.replicas, partition.replicas)
+            mover.to(partition, partition.replicas, mover.elector.by_load(partition.replicas))
     return Result(records + mover.records, value=Progress(remaining=max(len(led) - request.partitions_max, 0)))
 
 

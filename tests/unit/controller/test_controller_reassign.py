@@ -298,7 +298,7 @@ def test_preferred_election() -> None:
 
 def test_draining_spreads_over_the_others_and_keeps_the_candidates() -> None:
     world = World()
-    world.create(NewTopic(name="many", assignment=[[NodeId(1)]] * 6))
+    world.create(NewTopic(name="many", assignment=[[NodeId(1), NodeId(2), NodeId(3)]] * 6))
     world.open_led(world.nodes[1])
     assert world.drain(1, 4) == 3
     world.give_up_moved(1)
