@@ -9,16 +9,17 @@ from typing import Any
 from uuid import UUID
 
 from controller.config import ControllerConfig
-from controller.managers import commits, configs, kv, nodes, objects, producer_ids, recovery, streams, topics
+from controller.managers import commits, configs, kv, nodes, objects, producer_ids, reassign, recovery, streams, topics
 from controller.managers.result import Result
 from controller.managers.topics import TopicDefaults
 from controller.metadata.image import MetadataImage
+from controller.move_traces import MoveTraceRing
 from controller.quorum import Quorum
 from controller.rpc import messages as m
 from controller.rpc.server import Handle, Method
 from controller.runtime import Runtime
 from controller.sessions import Sessions
-from stream.clock import MonotonicClock
+from stream.clock import MonotonicClock, WallClock
 from stream.ids import Millis, NodeId
 
 Manager = Callable[[MetadataImage, Any, Millis], Result[Any]]
@@ -31,15 +32,24 @@ def managers(
     defaults = TopicDefaults(partitions=config.default_partitions, replication_factor=config.default_replication_factor)
     return {
         m.RegisterBroker: lambda image, request, _: nodes.register_broker(image, request),
-        m.UnregisterBroker: lambda image, request, _: nodes.unregister_broker(image, request, live=live()),
+        m.UnregisterBroker: lambda image, request, now_ms: nodes.unregister_broker(image, request, now_ms, live=live()),
         m.OpenStreams: lambda image, request, _: streams.open_streams(image, request),
         m.TrimStream: lambda image, request, _: streams.trim_stream(image, request),
         m.PrepareObjects: objects.prepare_objects,
-        m.Commit: commits.commit,
+        m.Commit: lambda image, request, now_ms: commits.commit(image, request, now_ms, live=live()),
         m.CommitRecovered: lambda image, request, now_ms: recovery.commit_recovered(image, request, now_ms, live=live()),
         m.CreateTopics: lambda image, request, _: topics.create_topics(image, request, new_uuid=new_uuid, live=live(), defaults=defaults),
         m.DeleteTopics: lambda image, request, _: topics.delete_topics(image, request),
         m.CreatePartitions: lambda image, request, _: topics.create_partitions(image, request, live=live()),
+        m.AlterReassignments: lambda image, request, now_ms: reassign.alter_reassignments(
+            image, request, now_ms, live=live(), timeout_ms=config.move_timeout_ms
+        ),
+        m.ElectPreferred: lambda image, request, now_ms: reassign.elect_preferred(
+            image, request, now_ms, live=live(), timeout_ms=config.move_timeout_ms
+        ),
+        m.DrainBroker: lambda image, request, now_ms: reassign.drain_broker(
+            image, request, now_ms, live=live(), timeout_ms=config.move_timeout_ms
+        ),
         m.AlterConfigs: lambda image, request, _: configs.alter_configs(image, request),
         m.AllocateProducerIds: lambda image, request, _: producer_ids.allocate_producer_ids(image, request),
         m.PutKeyValue: lambda image, request, _: kv.put_key_value(image, request),
@@ -60,6 +70,7 @@ class Dispatch:
         *,
         wake: Callable[[], None],
         now: MonotonicClock,
+        now_ms: WallClock,
         new_uuid: Callable[[], UUID],
     ) -> None:
         self._config = config
@@ -68,12 +79,16 @@ class Dispatch:
         self._sessions = sessions
         self._wake = wake
         self._now = now
+        self._now_ms = now_ms
+        self._traces = MoveTraceRing()
         self._managers = managers(config, sessions.alive, new_uuid)
 
     def methods(self) -> dict[str, Method]:
         """Method name -> request type and handler."""
         found = {kind.__name__: Method(kind, self._written(kind, manager)) for kind, manager in self._managers.items()}
         found[m.DescribeController.__name__] = Method(m.DescribeController, self._describe)
+        found[m.ReportMoves.__name__] = Method(m.ReportMoves, self._report)
+        found[m.TraceMove.__name__] = Method(m.TraceMove, self._trace)
         return found
 
     def _written(self, kind: type[m.Message], manager: Manager) -> Handle:
@@ -106,6 +121,16 @@ class Dispatch:
     def _unregistered(self, request: m.UnregisterBroker, reply: m.Reply[m.Progress]) -> None:
         if reply.value is not None and not reply.value.remaining:
             self._sessions.removed(request.node_id, request.node_epoch)
+
+    async def _report(self, request: m.ReportMoves, timeout_s: float | None, size_bytes: int, request_id: str) -> m.Reply[Any]:
+        """No metadata: beside the writer. Too many at once: the first ones are kept."""
+        del timeout_s, size_bytes, request_id
+        self._traces.add(request.node_id, request.items[: reassign.MOVES_MAX], self._now_ms())
+        return m.Reply(controller_epoch=self._quorum.leadership.epoch)
+
+    async def _trace(self, request: m.TraceMove, timeout_s: float | None, size_bytes: int, request_id: str) -> m.Reply[Any]:
+        del timeout_s, size_bytes, request_id
+        return m.Reply(controller_epoch=self._quorum.leadership.epoch, value=m.MoveTraces(items=self._traces.of(request)))
 
     async def _describe(self, _: m.DescribeController, timeout_s: float | None, size_bytes: int, request_id: str) -> m.Reply[Any]:
         """Answered out of turn, so that an overloaded controller still says who it is. What it tells is committed."""

@@ -141,13 +141,13 @@ class ControllerServer:
         elif known_id != config.cluster_id:
             raise InvalidConfig("cluster_id", config.cluster_id, f"the journal belongs to cluster {known_id!r}")
         wake = asyncio.Event()
-        dispatch = Dispatch(config, quorum, runtime, sessions, wake=wake.set, now=now, new_uuid=uuid4)
+        dispatch = Dispatch(config, quorum, runtime, sessions, wake=wake.set, now=now, now_ms=self._now_ms, new_uuid=uuid4)
         self._service = service = ControllerService(config, quorum, runtime, sessions, methods=dispatch.methods(), now=now)
         ticks = Ticks(config, runtime, sessions, disconnect=service.disconnect, due=wake, now=now)
         self.port = await service.start()
         self.snapshotter = snapshotter = Snapshotter(config, quorum, runtime, snapshots, since=loaded.offset if loaded else None)
         janitor = Janitor(config, runtime, self._store, self._now_ms)
-        for run in (ticks.watch_sessions, ticks.maintain, snapshotter.run, janitor.run):
+        for run in (ticks.watch_sessions, ticks.watch_moves, ticks.maintain, snapshotter.run, janitor.run):
             task = asyncio.get_running_loop().create_task(run(), name=run.__qualname__)
             task.add_done_callback(self._task_over)
             self._tasks.append(task)

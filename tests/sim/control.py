@@ -116,14 +116,21 @@ async def run_controller(
         await runtime.submit("NameCluster", lambda _image, _now: Result([ClusterRecord(config.cluster_id)]))
     wake = asyncio.Event()
     dispatch = Dispatch(
-        config, quorum, runtime, sessions, wake=wake.set, now=now, new_uuid=lambda: UUID(int=rng.getrandbits(128), version=4)
+        config,
+        quorum,
+        runtime,
+        sessions,
+        wake=wake.set,
+        now=now,
+        now_ms=now_ms,
+        new_uuid=lambda: UUID(int=rng.getrandbits(128), version=4),
     )
     service = ControllerService(config, quorum, runtime, sessions, methods=dispatch.methods(), now=now)
     ticks = Ticks(config, runtime, sessions, disconnect=service.disconnect, due=wake, now=now)
     await service.start()
     janitor = Janitor(config, runtime, store, now_ms)
     loop = asyncio.get_running_loop()
-    return runtime, [loop.create_task(run()) for run in (ticks.watch_sessions, ticks.maintain, janitor.run)]
+    return runtime, [loop.create_task(run()) for run in (ticks.watch_sessions, ticks.watch_moves, ticks.maintain, janitor.run)]
 
 
 __all__ = ["ADDRESS", "OVER", "Disk", "run_controller"]
