@@ -104,7 +104,7 @@ def consume_all(bootstrap: str, count: int, partitions: int = 1) -> Rate:
     first = client.consume(1, 30)
     began, seen = time.perf_counter(), len(first)
     while seen < count:
-        messages = client.consume(10_000, 10)
+        messages = client.consume(min(10_000, count - seen), 10)
         if not messages:
             raise RuntimeError(f"nothing more after {seen} of {count} records")
         seen += len(messages)

@@ -11,6 +11,9 @@ import socket
 import statistics
 import subprocess
 import sys
+import time
+import urllib.error
+import urllib.request
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass
@@ -111,24 +114,30 @@ def moto() -> Iterator[str]:
     """A moto S3 server with a bucket; yields its store URL."""
     port = free_port()
     process = subprocess.Popen(
-        [sys.executable, "-m", "deploy.cluster.moto_store", str(port)], stdout=subprocess.PIPE, stderr=subprocess.DEVNULL
+        [sys.executable, "-m", "deploy.cluster.moto_store", "--bucket", "bench", "--port", str(port)], stderr=subprocess.DEVNULL
     )
     try:
-        assert process.stdout is not None
-        process.stdout.readline()
         endpoint = f"http://127.0.0.1:{port}"
-        create_bucket(endpoint, "bench")
+        _wait_for(f"{endpoint}/bench?list-type=2")
         yield f"s3://bench?endpoint={endpoint}"
     finally:
         process.kill()
         process.wait()
 
 
-def create_bucket(endpoint: str, bucket: str) -> None:
-    import boto3
-
-    client = boto3.client("s3", endpoint_url=endpoint, aws_access_key_id="bench", aws_secret_access_key="bench", region_name="us-east-1")
-    client.create_bucket(Bucket=bucket)
+def _wait_for(url: str) -> None:
+    """Until it answers anything at all; 30 s at the most."""
+    deadline = time.monotonic() + 30
+    while time.monotonic() < deadline:
+        try:
+            urllib.request.urlopen(url, timeout=5).close()
+        except urllib.error.HTTPError:
+            return
+        except OSError:
+            time.sleep(0.05)
+        else:
+            return
+    raise RuntimeError(f"{url} did not answer within 30 s")
 
 
 def quantile(values: Sequence[float], q: float) -> float:

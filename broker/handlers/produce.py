@@ -2,7 +2,8 @@
 
 Invariants: all partitions of a request that are open here go into one group, at once, so requests of a connection enter the log in their
 order; a partition that is just being opened takes its part as soon as it is open, before anybody who came later; acks 1 means what acks
--1 means (there is no weaker durability to offer); nothing is acknowledged that is not durable; without a live session nothing is appended.
+-1 means (there is no weaker durability to offer); nothing is acknowledged that is not durable; without a live session nothing is appended,
+and the connection is closed: our metadata are old then, and librdkafka, told NOT_LEADER, would ask nobody but us for newer ones, for ever.
 Limits: a part waits for its partition at most the request's timeout, and 30 s. How long durability may take is bounded by the WAL, which
 fails everything that is pending at its own deadline.
 Must not: look into batches (`broker.partition` does).
@@ -29,7 +30,9 @@ _ACKS: Final = frozenset({-1, 0, 1})
 
 
 def handle_produce(node: Node, ctx: RequestContext, respond: Respond) -> None:
-    """See `broker.ports.InlineHandler`. Raises WireError; CannotAnswer to tell a client of acks=0 that something went wrong."""
+    """See `broker.ports.InlineHandler`. Raises WireError; CannotAnswer without a session, and to tell a client of acks=0 of an error."""
+    if not node.can_write():
+        raise CannotAnswer("a Produce request came while the controller is out of reach: the client should ask another broker who leads")
     request = decode_produce_request(ctx.frame, ctx.body_offset, ctx.api_version)
     _ProduceCall(node, ctx, request, respond).run()
 
@@ -77,9 +80,7 @@ class _ProduceCall:
 
     def _refused(self) -> ErrorCode | None:
         """What is wrong with the request as a whole."""
-        if self._request.acks not in _ACKS:
-            return ErrorCode.INVALID_REQUIRED_ACKS
-        return None if self._node.can_write() else ErrorCode.NOT_LEADER_OR_FOLLOWER
+        return None if self._request.acks in _ACKS else ErrorCode.INVALID_REQUIRED_ACKS
 
     def _append(self, parts: list[tuple[Partition, memoryview | None]], targets: list[ProducePartitionResult]) -> None:
         group = AppendGroup(self._settle_one)

@@ -1,7 +1,8 @@
-"""The S3 of a local cluster: moto's S3 backend behind a threaded HTTP/1.1 server, in memory, gone with its process.
+"""The S3 of a local cluster: moto's S3 backend behind a small threaded HTTP/1.1 server, in memory, gone with its process.
 
-Invariants: a conditional PUT is atomic (moto looks and writes in two steps, so PUTs take turns here; their bodies arrive side by side);
-connections stay open between requests. Must not import moto's other services: they cost a second and 50 MB.
+Invariants: a conditional PUT is atomic (moto looks and writes in two steps, so writes take turns here; their bodies arrive side by side);
+connections stay open between requests. werkzeug's server can not be used for that: after each answer it reads on for 10 ms and throws away
+what comes, which is the next request. Must not import moto's other services: they cost a second and 50 MB.
 `GET /-/counts` tells how many requests of each kind were served and how many bytes they carried.
 
     python -m deploy.cluster.moto_store --bucket NAME [--fd LISTENING_SOCKET | --port PORT]
@@ -12,23 +13,31 @@ import io
 import os
 import signal
 import socket
+import sys
 import threading
 from collections import Counter
-from collections.abc import Callable, Iterable
-from typing import TYPE_CHECKING, Any, Final, cast
+from collections.abc import Callable
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from typing import TYPE_CHECKING, Any, Final
+from urllib.parse import unquote_to_bytes
 
 from deploy import lifeline
 
 if TYPE_CHECKING:
-    from wsgiref.types import StartResponse, WSGIApplication, WSGIEnvironment
+    from wsgiref.types import WSGIApplication
 
 COUNTS_PATH: Final = "/-/counts"
 _OBJECT_IN_MEMORY_BYTES_MAX: Final = 1 << 30
 """moto moves larger objects to temporary files, which would cost an 8 MiB PUT half its speed."""
 
+_NO_BODY: Final = frozenset({"204", "304"})
+
+Answer = tuple[str, list[tuple[str, str]], bytes]
+"""Status line, headers, body."""
+
 
 class Front:
-    """Counts, and lets PUTs through one at a time."""
+    """Counts, and lets writes through one at a time."""
 
     def __init__(self, app: "WSGIApplication") -> None:
         self._app = app
@@ -36,28 +45,40 @@ class Front:
         self._counting = threading.Lock()
         self._counts: Counter[str] = Counter()
 
-    def __call__(self, environ: "WSGIEnvironment", start_response: "StartResponse") -> Iterable[bytes]:
-        method = str(environ["REQUEST_METHOD"])
+    def answer(self, method: str, environ: dict[str, Any], size_bytes: int) -> Answer:
         if environ["PATH_INFO"] == COUNTS_PATH:
-            return self._answer_counts(start_response)
-        size_bytes = int(environ.get("CONTENT_LENGTH") or 0)
+            return self._answer_counts()
         with self._counting:
             self._counts[method] += 1
             self._counts[f"{method}_bytes"] += size_bytes
-        if method not in {"PUT", "POST"}:
-            return self._app(environ, start_response)
-        if size_bytes:
-            environ["wsgi.input"] = io.BytesIO(environ["wsgi.input"].read(size_bytes))
+        if method not in {"PUT", "POST", "DELETE"}:
+            return self._call(environ)
         with self._writing:
-            return self._app(environ, start_response)
+            return self._call(environ)
 
-    def _answer_counts(self, start_response: "StartResponse") -> Iterable[bytes]:
+    def _call(self, environ: dict[str, Any]) -> Answer:
+        started: list[tuple[str, list[tuple[str, str]]]] = []
+
+        def start_response(status: str, headers: list[tuple[str, str]], _error: object = None, /) -> Callable[[bytes], object]:
+            started.append((status, headers))
+            return _write_nothing
+
+        chunks = self._app(environ, start_response)
+        body = b"".join(chunks)
+        close = getattr(chunks, "close", None)
+        if close is not None:
+            close()
+        return *started[0], body
+
+    def _answer_counts(self) -> Answer:
         import msgspec
 
         with self._counting:
-            body = msgspec.json.encode(dict(self._counts))
-        start_response("200 OK", [("Content-Type", "application/json"), ("Content-Length", str(len(body)))])
-        return [body]
+            return "200 OK", [("Content-Type", "application/json")], msgspec.json.encode(dict(self._counts))
+
+
+def _write_nothing(_data: bytes) -> None:
+    raise AssertionError("moto returns its bodies")
 
 
 def make_front(bucket: str) -> Front:
@@ -74,22 +95,81 @@ def make_front(bucket: str) -> Front:
 
 def serve(front: Front, listening: socket.socket) -> None:
     """Serve until the process ends. One thread for each connection."""
-    from werkzeug.serving import ThreadedWSGIServer, WSGIRequestHandler
-
-    class Handler(WSGIRequestHandler):
-        protocol_version = "HTTP/1.1"
-        disable_nagle_algorithm = True
-
-        def log_request(self, code: int | str = "-", size: int | str = "-") -> None:
-            """Nothing: a line for each request costs time and floods the terminal."""
-
-        def log(self, type: str, message: str, *args: object) -> None:  # noqa: A002 - werkzeug's name
-            """Nothing: broken connections of killed brokers are what this store is for."""
-
     host, port = listening.getsockname()[:2]
-    server = ThreadedWSGIServer(host, port, cast("Any", front), handler=Handler, fd=listening.fileno())
-    server.daemon_threads = True
-    server.serve_forever()
+    handler = type("Handler", (_Handler,), {"front": front, "server_address": (host, port)})
+    server = _Server((host, port), handler, bind_and_activate=False)
+    server.socket.close()
+    server.socket = listening
+    server.serve_forever(poll_interval=60)
+
+
+class _Server(ThreadingHTTPServer):
+    daemon_threads = True
+    block_on_close = False
+
+    def handle_error(self, request: object, client_address: object) -> None:
+        """Clients that are killed in the middle of a request are what this store is for; anything else is shown."""
+        if not isinstance(sys.exception(), ConnectionError | TimeoutError):
+            super().handle_error(request, client_address)  # type: ignore[arg-type]  # typeshed names the parameter's type privately
+
+
+class _Handler(BaseHTTPRequestHandler):
+    """HTTP/1.1 with connections that stay open: the body is read whole before the answer, the answer goes out in one piece."""
+
+    protocol_version = "HTTP/1.1"
+    disable_nagle_algorithm = True
+    front: Front
+    server_address: tuple[str, int]
+
+    def _answer(self) -> None:
+        if "Transfer-Encoding" in self.headers:
+            self.send_error(411, "Length Required")
+            self.close_connection = True
+            return
+        size_bytes = int(self.headers.get("Content-Length") or 0)
+        body = self.rfile.read(size_bytes) if size_bytes else b""
+        status, headers, content = self.front.answer(self.command, self._environ(body), size_bytes)
+        lines = [f"HTTP/1.1 {status}", f"Date: {self.date_time_string()}", *(f"{name}: {value}" for name, value in headers)]
+        has_length = any(name.lower() == "content-length" for name, _ in headers)
+        if not has_length and status[:3] not in _NO_BODY:
+            lines.append(f"Content-Length: {len(content)}")
+        head = "\r\n".join((*lines, "", "")).encode("latin-1")
+        self.wfile.write(head if self.command == "HEAD" else head + content)
+
+    do_GET = do_HEAD = do_PUT = do_POST = do_DELETE = _answer
+
+    def _environ(self, body: bytes) -> dict[str, Any]:
+        path, _, query = self.path.partition("?")
+        host, port = self.server_address
+        environ: dict[str, Any] = {
+            "REQUEST_METHOD": self.command,
+            "SCRIPT_NAME": "",
+            "PATH_INFO": unquote_to_bytes(path).decode("latin-1"),
+            "QUERY_STRING": query,
+            "REQUEST_URI": self.path,
+            "RAW_URI": self.path,
+            "SERVER_NAME": host,
+            "SERVER_PORT": str(port),
+            "SERVER_PROTOCOL": self.request_version,
+            "REMOTE_ADDR": self.client_address[0],
+            "CONTENT_TYPE": self.headers.get("Content-Type", ""),
+            "CONTENT_LENGTH": str(len(body)),
+            "wsgi.version": (1, 0),
+            "wsgi.url_scheme": "http",
+            "wsgi.input": io.BytesIO(body),
+            "wsgi.errors": sys.stderr,
+            "wsgi.multithread": True,
+            "wsgi.multiprocess": False,
+            "wsgi.run_once": False,
+        }
+        for name, value in self.headers.items():
+            key = "HTTP_" + name.upper().replace("-", "_")
+            if key not in {"HTTP_CONTENT_TYPE", "HTTP_CONTENT_LENGTH"}:
+                environ[key] = f"{environ[key]},{value}" if key in environ else value
+        return environ
+
+    def log_message(self, format: str, *args: object) -> None:  # noqa: A002 - the base class's name
+        """Nothing: a line for each request costs time and floods the terminal."""
 
 
 def main(arguments: list[str] | None = None, leave: Callable[[int], None] = os._exit) -> None:

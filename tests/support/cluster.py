@@ -90,9 +90,13 @@ class Cluster:
             | self._settings
             | settings
         )
-        broker = await Broker.start(config, self.store, self._stream_config)
+        broker = await Broker.start(config, self.store_of(node_id), self._stream_config)
         self.brokers[node_id] = broker
         return broker
+
+    def store_of(self, node_id: int) -> ObjectStore:
+        """What a start of this broker sees of the store; for subclasses that let it see faults."""
+        return self.store
 
     async def stop_broker(self, node_id: int) -> None:
         """In order, as SIGTERM does."""

@@ -7,6 +7,7 @@ import pytest
 from partition_world import NOW, World, batch, key_of
 
 from broker.partition.partition import Partition
+from broker.server import CannotAnswer
 from broker.wire.error_codes import ErrorCode
 
 
@@ -179,13 +180,14 @@ async def test_acks_zero_gets_no_answer_and_acks_one_waits_for_durability():
     await one.close()
 
 
-async def test_without_a_session_nothing_is_appended():
+async def test_without_a_session_nothing_is_appended_and_the_client_is_sent_away():
     world = World()
     one = await world.broker(1)
     world.topic("t")
     partition = await one.opened("t")
     one.writable = False
-    assert (await one.produce("t", batch(b"a"))).error_code == ErrorCode.NOT_LEADER_OR_FOLLOWER
+    with pytest.raises(CannotAnswer):
+        await one.produce("t", batch(b"a"))
     assert partition.log_end_offset == 0
     await one.close()
 

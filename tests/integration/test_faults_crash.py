@@ -1,0 +1,86 @@
+"""Brokers and the controller crash again and again under load: every acknowledged record is there, once, in order."""
+
+import asyncio
+from collections.abc import AsyncIterator
+from pathlib import Path
+
+import pytest
+from support.ack_recorder import AioLoad, ConfluentLoad, check, read_back
+from support.cluster import until
+from support.fault_store import FaultCluster
+
+from controller.rpc.messages import CreateTopics, NewTopic
+from objectstore.faults import Fault, FaultConfig, FaultRule
+from stream.ids import NodeId
+
+PARTITIONS = (0, 1, 2)
+
+
+@pytest.fixture
+async def cluster(tmp_path: Path) -> AsyncIterator[FaultCluster]:
+    """Partition n is led by broker n % 2."""
+    async with FaultCluster(tmp_path, brokers=2) as cluster:
+        topic = NewTopic(name="t", assignment=[[NodeId(index % 2), NodeId(1 - index % 2)] for index in PARTITIONS])
+        await cluster.broker.client.create_topics(CreateTopics(topics=[topic]))
+        for partition in PARTITIONS:
+            await cluster.until_served("t", partition)
+        yield cluster
+
+
+async def test_leader_that_crashes_again_and_again(cluster: FaultCluster) -> None:
+    """Its last PUTs are on their way when it dies, and arrive when others already lead: into slots that were taken or fenced."""
+    async with ConfluentLoad(cluster.bootstrap, "t", [0, 1]) as load, AioLoad(cluster.bootstrap, "t", [2]) as aio:
+        for _ in range(3):
+            await asyncio.gather(load.until_acknowledged(150), aio.until_acknowledged(20))
+            victim = (await cluster.until_served("t", 0)).node_id
+            last_puts = cluster.faults[victim]
+            last_puts.park_puts()
+            await until(lambda faults=last_puts: faults.parked_count >= 2)
+            await cluster.kill_broker(victim)
+            await until(lambda dead=victim: cluster.leader_of("t", 0) != dead)
+            await cluster.until_served("t", 0)
+            await asyncio.gather(load.until_acknowledged(50), aio.until_acknowledged(10))
+            last_puts.release()
+            await last_puts.arrived()
+            await cluster.start_broker(victim)
+    log = await read_back(cluster.bootstrap, "t", PARTITIONS)
+    check(load, log)
+    check(aio, log)
+
+
+async def test_all_brokers_crash_at_once_and_fresh_ones_start(cluster: FaultCluster) -> None:
+    bootstrap = cluster.bootstrap
+    async with ConfluentLoad(bootstrap, "t", [0, 1]) as load, AioLoad(bootstrap, "t", [2]) as aio:
+        for _ in range(2):
+            await asyncio.gather(load.until_acknowledged(150), aio.until_acknowledged(20))
+            await asyncio.gather(cluster.kill_broker(0), cluster.kill_broker(1))
+            for node_id in (0, 1):
+                await cluster.start_broker(node_id)
+                cluster.faults[node_id].config = FaultConfig(rules=(FaultRule(Fault.RESET, 0.05), FaultRule(Fault.LOST_RESPONSE, 0.1)))
+        await asyncio.gather(load.until_acknowledged(150), aio.until_acknowledged(20))
+    await asyncio.gather(cluster.kill_broker(0), cluster.kill_broker(1))
+    await asyncio.gather(cluster.start_broker(0), cluster.start_broker(1))
+    for partition in PARTITIONS:
+        await cluster.until_served("t", partition)
+    log = await read_back(cluster.bootstrap, "t", PARTITIONS)
+    check(load, log)
+    check(aio, log)
+
+
+async def test_controller_goes_away_and_comes_back_under_load(cluster: FaultCluster) -> None:
+    """The second time a broker dies with it: the controller that comes back finds out and gives its partitions to the other."""
+    async with ConfluentLoad(cluster.bootstrap, "t", [0, 1]) as load, AioLoad(cluster.bootstrap, "t", [2]) as aio:
+        await asyncio.gather(load.until_acknowledged(150), aio.until_acknowledged(20))
+        await cluster.stop_controller()
+        await asyncio.gather(load.until_acknowledged(100), aio.until_acknowledged(20))
+        await cluster.start_controller()
+        await asyncio.gather(load.until_acknowledged(150), aio.until_acknowledged(20))
+        await cluster.stop_controller()
+        await cluster.kill_broker(1)
+        await cluster.start_controller()
+        await asyncio.gather(load.until_acknowledged(150), aio.until_acknowledged(20))
+        assert cluster.leader_of("t", 1) == 0
+    assert not cluster.brokers[0].ended.done()
+    log = await read_back(cluster.bootstrap, "t", PARTITIONS)
+    check(load, log)
+    check(aio, log)

@@ -1,0 +1,98 @@
+"""A store that fails in every way it can while clients write: latency grows, nothing acknowledged is lost, nothing is there twice."""
+
+import asyncio
+from collections.abc import AsyncIterator
+from pathlib import Path
+
+import pytest
+from structlog.testing import capture_logs
+from support.ack_recorder import AioLoad, ConfluentLoad, check, read_back
+from support.cluster import until
+from support.fault_store import FaultCluster
+
+from controller.rpc.messages import CreateTopics, NewTopic
+from objectstore.faults import Fault, FaultConfig, FaultRule, Latency, Selection
+from stream.ids import NodeId
+
+DOWN_S = 3.0
+PARTITIONS = (0, 1, 2)
+LEADERS = (1, 0, 1)
+WRITES = Selection(frozenset({"put", "put_if_absent", "put_if_match"}))
+READS = Selection(frozenset({"get", "get_range", "get_tail"}))
+
+
+@pytest.fixture
+async def cluster(tmp_path: Path) -> AsyncIterator[FaultCluster]:
+    async with FaultCluster(tmp_path, brokers=2) as cluster:
+        topic = NewTopic(name="t", assignment=[[NodeId(leader), NodeId(1 - leader)] for leader in LEADERS])
+        await cluster.broker.client.create_topics(CreateTopics(topics=[topic]))
+        for partition in PARTITIONS:
+            await cluster.until_served("t", partition)
+        yield cluster
+
+
+def high_watermarks(cluster: FaultCluster) -> list[int]:
+    found = [cluster.brokers[LEADERS[partition]].partitions.get("t", partition) for partition in PARTITIONS]
+    return [-1 if isinstance(partition, int) else partition.high_watermark for partition in found]
+
+
+async def test_store_that_is_down_delays_everything_and_loses_nothing(cluster: FaultCluster) -> None:
+    async with ConfluentLoad(cluster.bootstrap, "t", [0, 1]) as load, AioLoad(cluster.bootstrap, "t", [2]) as aio:
+        await asyncio.gather(load.until_acknowledged(200), aio.until_acknowledged(20))
+        for faults in cluster.faults.values():
+            faults.down = True
+        await asyncio.sleep(DOWN_S / 10)  # answers that were on their way come in
+        before = high_watermarks(cluster)
+        await asyncio.sleep(DOWN_S)  # the fault itself
+        assert high_watermarks(cluster) == before, "something was acknowledged that is nowhere"
+        for faults in cluster.faults.values():
+            faults.down = False
+        await asyncio.gather(load.until_acknowledged(200), aio.until_acknowledged(20))
+    assert not any(broker.ended.done() for broker in cluster.brokers.values()), "brokers stay up"
+    log = await read_back(cluster.bootstrap, "t", PARTITIONS)
+    check(load, log)
+    check(aio, log)
+
+
+TROUBLES = {
+    "503-bursts": FaultConfig(rules=(FaultRule(Fault.THROTTLED, 0.03, burst_count=15),)),
+    "lost-responses": FaultConfig(rules=(FaultRule(Fault.LOST_RESPONSE, 0.4, WRITES),)),
+    "resets-and-409": FaultConfig(rules=(FaultRule(Fault.RESET, 0.1), FaultRule(Fault.CONFLICT, 0.2, WRITES))),
+    "slow-and-out-of-order": FaultConfig(
+        latencies=(Latency(15, 400, WRITES), Latency(2, 20)), rules=(FaultRule(Fault.LOST_RESPONSE, 0.1, WRITES),)
+    ),
+}
+
+
+@pytest.mark.parametrize("trouble", TROUBLES)
+async def test_trouble_with_the_store_through_a_crash(cluster: FaultCluster, trouble: str) -> None:
+    """Broker 1 dies in the middle, so the same trouble meets the recovery of its WAL and the opening of its partitions too."""
+    for faults in cluster.faults.values():
+        faults.config = TROUBLES[trouble]
+    async with ConfluentLoad(cluster.bootstrap, "t", [0, 1]) as load, AioLoad(cluster.bootstrap, "t", [2]) as aio:
+        await asyncio.gather(load.until_acknowledged(400), aio.until_acknowledged(30))
+        await cluster.kill_broker(1)
+        await asyncio.gather(load.until_acknowledged(400), aio.until_acknowledged(30))
+    for rule in TROUBLES[trouble].rules:
+        assert cluster.faults[0].injected[rule.fault] > 0, "it did happen"
+    log = await read_back(cluster.bootstrap, "t", PARTITIONS)
+    check(load, log)
+    check(aio, log)
+
+
+@pytest.mark.parametrize("damage", [Fault.TRUNCATED, Fault.FLIPPED_BIT])
+async def test_damaged_answers_are_never_served(cluster: FaultCluster, damage: Fault) -> None:
+    """Recovery, opening and cold reads ask again, and consumers get what was written."""
+    async with ConfluentLoad(cluster.bootstrap, "t", PARTITIONS) as load:
+        await load.until_acknowledged(1_500)
+    cluster.faults[0].config = FaultConfig(rules=(FaultRule(damage, 0.05, READS),))
+    await cluster.kill_broker(1)
+    await until(lambda: cluster.leader_of("t", 0) == 0)
+    await cluster.until_served("t", 0)
+    await cluster.until_served("t", 2)
+    cluster.faults[0].config = FaultConfig(rules=(FaultRule(damage, 0.3, READS),))
+    with capture_logs() as logs:
+        log = await read_back(cluster.bootstrap, "t", PARTITIONS)
+    check(load, log)
+    assert cluster.faults[0].injected[damage] > 5, "it did happen"
+    assert not [line for line in logs if line["log_level"] in {"error", "critical"} or "exc_info" in line]

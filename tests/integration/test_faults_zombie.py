@@ -1,0 +1,91 @@
+"""Brokers that are taken for dead but are not: cut off, hanging, their clock standing. They acknowledge only what is in the log."""
+
+import asyncio
+from pathlib import Path
+
+import pytest
+from support.ack_recorder import AioLoad, ConfluentLoad, check, read_back
+from support.cluster import until
+from support.fault_store import FaultCluster
+
+from controller.metadata.delta import MetadataDelta
+from controller.metadata.image import MetadataImage
+from controller.rpc.messages import CreateTopics, NewTopic
+from stream.ids import NodeId
+
+SHORT_PATIENCE = {"request.timeout.ms": 1_500, "socket.timeout.ms": 2_000}
+"""A client that waits half a minute for a hanging broker would make this a test of patience."""
+
+
+async def create_topic(cluster: FaultCluster) -> None:
+    """Both partitions led by broker 1; broker 0 takes over."""
+    topic = NewTopic(name="t", assignment=[[NodeId(1), NodeId(0)]] * 2)
+    await cluster.broker.client.create_topics(CreateTopics(topics=[topic]))
+    for partition in (0, 1):
+        await cluster.until_served("t", partition)
+
+
+async def test_broker_cut_from_the_controller_stops_before_another_takes_over(tmp_path: Path) -> None:
+    """Clients and the store still reach it. Then it is healed, finds itself fenced, and its next start serves again."""
+    async with FaultCluster(tmp_path, linked=True) as cluster:
+        await create_topic(cluster)
+        cut, other = cluster.brokers[1], cluster.brokers[0]
+        wrote_when_replaced: list[bool] = []
+
+        def watch(delta: MetadataDelta, image: MetadataImage) -> None:
+            if not wrote_when_replaced and cluster.leader_of("t") == 0:
+                wrote_when_replaced.append(cut.can_write())
+
+        other.follower.subscribe(watch)
+        async with ConfluentLoad(cluster.bootstrap, "t", [0], **SHORT_PATIENCE) as load, AioLoad(cluster.bootstrap, "t", [1]) as aio:
+            await asyncio.gather(load.until_acknowledged(150), aio.until_acknowledged(20))
+            cluster.links[1].cut()
+            await until(lambda: bool(wrote_when_replaced))
+            assert wrote_when_replaced == [False], "two brokers took writes at the same time"
+            await asyncio.gather(load.until_acknowledged(150), aio.until_acknowledged(20))
+            cluster.links[1].heal()
+            async with asyncio.timeout(20):
+                assert "fenced" in await cut.ended
+            await cluster.kill_broker(1)  # its process ends
+            await cluster.start_broker(1)
+            await cluster.kill_broker(0)
+            await until(lambda: cluster.leader_of("t") == 1)
+            await asyncio.gather(load.until_acknowledged(50), aio.until_acknowledged(10))
+        log = await read_back(cluster.bootstrap, "t", [0, 1])
+        check(load, log)
+        check(aio, log)
+
+
+@pytest.mark.parametrize("clock_stands", [False, True], ids=["clock-goes", "clock-stands"])
+@pytest.mark.parametrize("after", [False, True], ids=["puts-hang-before", "puts-hang-after"])
+async def test_zombie_acknowledges_only_what_is_in_the_log(tmp_path: Path, *, clock_stands: bool, after: bool) -> None:
+    """Its PUTs hang, it hears nobody, it is fenced and recovered; then everything goes through at once.
+
+    With a clock that stands still it believes in its session for ever, so that only the slots of its WAL stand between it and a lie.
+    Hanging after they were done, its PUTs were taken by the recoverer: those it may acknowledge.
+    """
+    async with FaultCluster(tmp_path, linked=True) as cluster:
+        await create_topic(cluster)
+        zombie = cluster.brokers[1]
+        async with ConfluentLoad(cluster.bootstrap, "t", [0], **SHORT_PATIENCE) as load, AioLoad(cluster.bootstrap, "t", [1]) as aio:
+            await asyncio.gather(load.until_acknowledged(150), aio.until_acknowledged(20))
+            if clock_stands:
+                stopped_at = asyncio.get_running_loop().time()
+                zombie.follower._now = lambda: stopped_at  # type: ignore[method-assign]
+            cluster.faults[1].park_puts(after=after)
+            await until(lambda: cluster.faults[1].parked_count >= 2)
+            cluster.links[1].cut()
+            await until(lambda: cluster.leader_of("t") == 0)
+            await cluster.until_served("t")
+            assert zombie.can_write() is clock_stands
+            cluster.faults[1].release()
+            await cluster.faults[1].arrived()
+            await asyncio.gather(load.until_acknowledged(150), aio.until_acknowledged(20))
+            cluster.links[1].heal()
+            async with asyncio.timeout(20):
+                await zombie.ended
+            assert not zombie.can_write()
+            await cluster.kill_broker(1)  # its process ends
+        log = await read_back(cluster.bootstrap, "t", [0, 1])
+        check(load, log)
+        check(aio, log)

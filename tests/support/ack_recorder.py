@@ -1,0 +1,185 @@
+"""Clients that never stop sending and remember every acknowledgement, and the check of what they remember against the log.
+
+async with ConfluentLoad(cluster.bootstrap, "t", [0, 1]) as load: await load.until_acknowledged(100); ...trouble...
+check(load, await read_back(cluster.bootstrap, "t", [0, 1]))
+"""
+
+import asyncio
+import threading
+from abc import ABC, abstractmethod
+from collections.abc import Sequence
+from types import TracebackType
+from typing import Any, Self
+
+from aiokafka import AIOKafkaProducer
+from confluent_kafka import OFFSET_BEGINNING, Consumer, Producer, TopicPartition
+from support.cluster import until
+
+FLUSH_S = 40
+PADDING = b"." * 400
+
+
+class Load(ABC):
+    """Record number n of a partition has the value `n`, padded. Leaving the context waits until everything sent is acknowledged."""
+
+    def __init__(self, bootstrap: str, topic: str, partitions: Sequence[int], **settings: Any) -> None:
+        self.sent: dict[int, int] = dict.fromkeys(partitions, 0)
+        self.acks: dict[int, list[tuple[int, int]]] = {partition: [] for partition in partitions}
+        """(number, offset) in the order in which they came."""
+        self.failed: list[str] = []
+        self._bootstrap = bootstrap
+        self._topic = topic
+        self._settings = settings
+        self._stopping = threading.Event()
+        self._running: asyncio.Task[None] | None = None
+
+    async def __aenter__(self) -> Self:
+        self._running = asyncio.ensure_future(self._run())
+        return self
+
+    async def __aexit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+        self._stopping.set()
+        assert self._running is not None
+        if error is not None:
+            self.failed.append("the test failed")
+            self._running.cancel()
+            await asyncio.wait([self._running], timeout=1)  # the test's error is the news, not that the client wants to flush
+            return
+        await self._running
+        assert self.failed == []
+
+    @property
+    def acknowledged_count(self) -> int:
+        """In the partition that has the fewest."""
+        return min(map(len, self.acks.values()))
+
+    async def until_acknowledged(self, more: int) -> None:
+        """In each partition."""
+        assert self._running is not None
+        wanted = {partition: len(acks) + more for partition, acks in self.acks.items()}
+        running = self._running
+        await until(lambda: running.done() or all(len(self.acks[partition]) >= count for partition, count in wanted.items()), 30)
+        assert not running.done(), running.exception()
+
+    @abstractmethod
+    async def _run(self) -> None: ...
+
+    def _next_value(self, partition: int) -> bytes:
+        number = self.sent[partition]
+        self.sent[partition] = number + 1
+        return b"%d " % number + PADDING
+
+
+class ConfluentLoad(Load):
+    """librdkafka, idempotent, in a thread of its own."""
+
+    async def _run(self) -> None:
+        await asyncio.to_thread(self._produce)
+
+    def _produce(self) -> None:
+        settings = {
+            "bootstrap.servers": self._bootstrap,
+            "enable.idempotence": True,
+            "linger.ms": 1,
+            "batch.num.messages": 20,
+            "retry.backoff.ms": 20,
+            "retry.backoff.max.ms": 100,
+            "reconnect.backoff.ms": 20,
+            "reconnect.backoff.max.ms": 200,
+            "message.timeout.ms": 60_000,
+            "log_level": 0,
+        }
+        producer = Producer(settings | self._settings)
+        while not self._stopping.is_set() and not self.failed:
+            if sum(self.sent.values()) - sum(map(len, self.acks.values())) < 5_000:
+                for partition in self.sent:
+                    producer.produce(self._topic, self._next_value(partition), partition=partition, on_delivery=self._delivered)
+            producer.poll(0.002)
+        if producer.flush(0 if self.failed else FLUSH_S):
+            self.failed.append("some records were neither acknowledged nor refused")
+
+    def _delivered(self, error: Any, message: Any) -> None:
+        if error is not None:
+            self.failed.append(str(error))
+        else:
+            self.acks[message.partition()].append((number_of(message.value()), message.offset()))
+
+
+class AioLoad(Load):
+    """aiokafka, idempotent, in the test's event loop; one record at a time for each partition, so that many requests go."""
+
+    async def _run(self) -> None:
+        settings = {"enable_idempotence": True, "retry_backoff_ms": 20, "request_timeout_ms": 5_000, "metadata_max_age_ms": 1_000}
+        async with AIOKafkaProducer(bootstrap_servers=self._bootstrap, **(settings | self._settings)) as producer:
+            await asyncio.gather(*(self._produce(producer, partition) for partition in self.sent))
+
+    async def _produce(self, producer: Any, partition: int) -> None:
+        while not self._stopping.is_set():
+            number = self.sent[partition]
+            answer = await producer.send_and_wait(self._topic, self._next_value(partition), partition=partition)
+            self.acks[partition].append((number, answer.offset))
+            await asyncio.sleep(0.002)  # a pace, not a wait: leave the machine to the others
+
+
+def number_of(value: bytes) -> int:
+    number, _, padding = value.partition(b" ")
+    assert padding == PADDING, f"other bytes than were sent: {value[:60]!r}"
+    return int(number)
+
+
+async def read_back(bootstrap: str, topic: str, partitions: Sequence[int]) -> dict[int, list[tuple[int, int]]]:
+    """(offset, number) of everything below the high watermarks of now."""
+    return await asyncio.to_thread(_read, bootstrap, topic, partitions)
+
+
+def _read(bootstrap: str, topic: str, partitions: Sequence[int]) -> dict[int, list[tuple[int, int]]]:
+    settings = {
+        "bootstrap.servers": bootstrap,
+        "group.id": "read-back",
+        "enable.auto.commit": False,
+        "auto.offset.reset": "error",
+        "check.crcs": True,
+        "fetch.wait.max.ms": 50,
+        "fetch.error.backoff.ms": 20,
+        "log_level": 0,
+    }
+    consumer = Consumer(settings)
+    found: dict[int, list[tuple[int, int]]] = {partition: [] for partition in partitions}
+    try:
+        left = 0
+        for partition in partitions:
+            low, high = consumer.get_watermark_offsets(TopicPartition(topic, partition), timeout=30)
+            assert low == 0
+            left += high
+        consumer.assign([TopicPartition(topic, partition, OFFSET_BEGINNING) for partition in partitions])
+        while left:
+            message = consumer.poll(30)
+            assert message is not None, f"nothing comes any more, {left} records are missing"
+            if message.error() is not None:
+                assert message.error().retriable() or message.error().code() < 0, message.error()
+                continue
+            found[message.partition()].append((message.offset(), number_of(message.value())))
+            left -= 1
+    finally:
+        consumer.close()
+    return found
+
+
+def check(load: Load, log: dict[int, list[tuple[int, int]]], *, whole: bool = True) -> None:
+    """No acknowledgement lost, nothing twice, the order of sending kept, offsets without a gap.
+
+    whole: everything that was sent was acknowledged in the end, so the log holds exactly that.
+    """
+    for partition, acks in load.acks.items():
+        records = log[partition]
+        assert [offset for offset, _ in records] == list(range(len(records))), f"offsets of {partition} have gaps"
+        numbers = [number for _, number in records]
+        assert numbers == sorted(set(numbers)), f"{partition}: twice or out of order"
+        at = dict(records)
+        wrong = [(number, offset, at.get(offset)) for number, offset in acks if offset >= 0 and at.get(offset) != number]
+        assert not wrong, f"{partition}: acknowledged (number, offset) but the log has: {wrong[:5]}"
+        lost = {number for number, _ in acks} - set(numbers)
+        assert not lost, f"{partition}: acknowledged and lost: {sorted(lost)[:5]}"
+        if whole:
+            assert len(acks) == load.sent[partition]
+            assert numbers == list(range(load.sent[partition]))

@@ -1,0 +1,182 @@
+"""A cluster whose troubles the test decides: each broker has faults of its own between it and the store, and between it and the controller.
+
+    async with FaultCluster(tmp_path, brokers=2) as cluster:
+        cluster.faults[1].config = FaultConfig(...)     # only broker 1 sees them
+        cluster.faults[1].park_puts()                   # its PUTs hang in the network until `release`
+
+Brokers stand on `RetryingStore`, as they do over S3. A request that was parked arrives when it is released, though its sender is long dead.
+"""
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from contextlib import suppress
+from pathlib import Path
+from random import Random
+from typing import Any, TypeVar
+
+from support.cluster import Cluster
+
+from broker.node import Broker
+from objectstore.faults import Fault, FaultyStore
+from objectstore.ports import ObjectStore
+from objectstore.retry import RetryingStore, RetryPolicy
+from stream.config import StreamConfig
+
+T = TypeVar("T")
+
+PUTS = frozenset({"put", "put_if_absent", "put_if_match"})
+RETRIES = RetryPolicy(base_ms=10, cap_ms=200)
+
+
+class BrokerStore(FaultyStore):
+    """FaultyStore that can also keep PUTs on their way: they neither fail nor end until `release`."""
+
+    def __init__(self, store: ObjectStore, rng: Random) -> None:
+        super().__init__(store, rng)
+        self.parked_count = 0
+        self._parks_after: bool | None = None
+        self._released = asyncio.Event()
+        self._on_the_way: set[asyncio.Task[Any]] = set()
+
+    def park_puts(self, *, after: bool = False) -> None:
+        """From now on PUTs hang. after: the store has done them, only the answers hang."""
+        self._parks_after = after
+        self._released.clear()
+
+    def release(self) -> None:
+        self._parks_after = None
+        self._released.set()
+
+    async def arrived(self) -> None:
+        """Return when nothing that was parked is on its way any more."""
+        while self._on_the_way:
+            await asyncio.wait(self._on_the_way)
+
+    async def _call(self, operation: str, key: str, call: Callable[[], Awaitable[T]]) -> tuple[T, Fault | None]:
+        if self._parks_after is None or operation not in PUTS:
+            return await super()._call(operation, key, call)
+        self.parked_count += 1
+        task = asyncio.ensure_future(self._parked(operation, key, call, after=self._parks_after))
+        self._on_the_way.add(task)
+        task.add_done_callback(self._arrived)
+        return await asyncio.shield(task)
+
+    async def _parked(self, operation: str, key: str, call: Callable[[], Awaitable[T]], *, after: bool) -> tuple[T, Fault | None]:
+        if not after:
+            await self._released.wait()
+        answer = await super()._call(operation, key, call)
+        if after:
+            await self._released.wait()
+        return answer
+
+    def _arrived(self, task: "asyncio.Task[Any]") -> None:
+        self._on_the_way.discard(task)
+        if not task.cancelled():
+            task.exception()  # its sender may be dead
+
+
+class Link:
+    """A way to the controller that can be cut: then bytes go neither way, and no connection is seen to break."""
+
+    def __init__(self, port: int) -> None:
+        self._target_port = port
+        self._whole = asyncio.Event()
+        self._whole.set()
+        self._server: asyncio.Server | None = None
+        self._pumps: set[asyncio.Task[None]] = set()
+
+    async def open(self) -> str:
+        self._server = await asyncio.start_server(self._connected, "127.0.0.1", 0)
+        return f"127.0.0.1:{self._server.sockets[0].getsockname()[1]}"
+
+    def cut(self) -> None:
+        self._whole.clear()
+
+    def heal(self) -> None:
+        self._whole.set()
+
+    async def close(self) -> None:
+        assert self._server is not None
+        self._server.close()
+        for pump in self._pumps:
+            pump.cancel()
+        await asyncio.gather(*self._pumps, return_exceptions=True)
+
+    def _connected(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        task = asyncio.ensure_future(self._relay(reader, writer))
+        self._pumps.add(task)
+        task.add_done_callback(self._pumps.discard)
+
+    async def _relay(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        try:
+            their_reader, their_writer = await asyncio.open_connection("127.0.0.1", self._target_port)
+        except OSError:
+            writer.close()
+            return
+        try:
+            await asyncio.gather(self._pump(reader, their_writer), self._pump(their_reader, writer))
+        finally:
+            writer.close()
+            their_writer.close()
+
+    async def _pump(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        with suppress(OSError):
+            while data := await reader.read(64 * 1024):
+                await self._whole.wait()
+                writer.write(data)
+                await writer.drain()
+        writer.close()
+
+
+class FaultCluster(Cluster):
+    """`faults` and `links` by node id, those of the newest start. Blocks are small, so that merges happen all the time."""
+
+    def __init__(self, directory: Path, *, brokers: int = 2, linked: bool = False, seed: int = 1, **settings: Any) -> None:
+        config = StreamConfig(
+            wal_linger_ms=0,
+            block_bytes_max=256 * 1024,
+            block_age_max_ms=700,
+            stream_object_bytes_min=64 * 1024,
+            log_cache_bytes_max=64 << 20,
+            wal_delete_grace_ms=500,
+        )
+        super().__init__(directory, brokers=brokers, stream_config=config, **settings)
+        self.faults: dict[int, BrokerStore] = {}
+        self.links: dict[int, Link] = {}
+        self._linked = linked
+        self._seed = seed
+        self._ports: dict[int, int] = {}
+        self._past: list[BrokerStore] = []
+
+    def store_of(self, node_id: int) -> ObjectStore:
+        self._seed += 1
+        self.faults[node_id] = faults = BrokerStore(self.store, Random(self._seed))
+        self._past.append(faults)
+        return RetryingStore(faults, RETRIES, rng=Random(self._seed))
+
+    async def start_broker(self, node_id: int, **settings: Any) -> Broker:
+        """Starts again on the port that it had."""
+        settings.setdefault("listen_port", self._ports.get(node_id, 0))
+        if self._linked:
+            if node_id in self.links:
+                await self.links.pop(node_id).close()
+            self.links[node_id] = link = Link(self._controller_port)
+            settings["controllers"] = (await link.open(),)
+        broker = await super().start_broker(node_id, **settings)
+        self._ports[node_id] = broker.port
+        return broker
+
+    async def kill_leader(self, topic: str, partition: int = 0) -> int:
+        """Crash the broker that serves the partition; returns its id."""
+        node_id = (await self.until_served(topic, partition)).node_id
+        await self.kill_broker(node_id)
+        return node_id
+
+    async def stop(self) -> None:
+        for faults in self._past:
+            faults.release()
+        await super().stop()
+        for link in self.links.values():
+            await link.close()
+        for faults in self._past:
+            await faults.arrived()

@@ -1,0 +1,135 @@
+"""The pure and the small parts of the local cluster: plan, ports, state file, directories, restart policy."""
+
+import os
+import socket
+import subprocess
+import sys
+from pathlib import Path
+from random import Random
+
+import pytest
+
+from broker.config import BrokerConfig
+from controller.config import ControllerConfig
+from deploy.cluster import state
+from deploy.cluster.dev import check
+from deploy.cluster.directories import TEMPORARY_PREFIX, controller_directory
+from deploy.cluster.plan import ClusterOptions, Ports, ProcessPlan, plan_cluster
+from deploy.cluster.ports import find_ports
+from deploy.cluster.state import ClusterState, ProcessState
+from deploy.cluster.supervisor import describe_end, restart_delay_s
+from deploy.errors import PortTaken, UsageError
+from deploy.settings import build, fields_of, from_flags, merge
+from objectstore.url import parse_store_url
+
+PORTS = Ports((9092, 9093), 7000, 5000)
+
+
+def flags_of(process: ProcessPlan) -> list[str]:
+    return list(process.arguments[3:])
+
+
+def test_plan_of_the_default_cluster() -> None:
+    plan = plan_cluster(ClusterOptions(), PORTS, "/tmp/c")
+    assert [(process.role, process.node_id, process.port) for process in plan.processes] == [
+        ("store", None, 5000),
+        ("controller", 0, 7000),
+        ("broker", 0, 9092),
+        ("broker", 1, 9093),
+    ]
+    assert plan.bootstrap == "127.0.0.1:9092,127.0.0.1:9093"
+    assert plan.store_url == "s3://penstock?endpoint=http://127.0.0.1:5000"
+
+
+@pytest.mark.parametrize("store", ["moto", "file:/data", "s3://bucket?endpoint=http://127.0.0.1:9000"])
+def test_every_node_of_a_plan_accepts_its_flags(store: str) -> None:
+    plan = plan_cluster(ClusterOptions(store=store, host="0.0.0.0"), PORTS, "/tmp/c")
+    for role, config_type in (("broker", BrokerConfig), ("controller", ControllerConfig)):
+        fields = fields_of(config_type)
+        for process in plan.of_role("broker" if role == "broker" else "controller"):
+            settings = merge(fields, from_flags(flags_of(process), ["store", "log_level", *(field.name for field in fields)]))
+            build(config_type, settings, ())
+            assert settings.store == plan.store_url
+            assert parse_store_url(settings.store)
+    assert plan.controller == "127.0.0.1:7000", "0.0.0.0 is an address to listen on, not to connect to"
+
+
+def test_options_are_checked_before_anything_starts() -> None:
+    assert check(ClusterOptions(store="file:data")).store == f"file:{Path('data').absolute()}"
+    for wrong in (ClusterOptions(brokers=0), ClusterOptions(brokers=33), ClusterOptions(store="ftp:x"), ClusterOptions(store="file:")):
+        with pytest.raises(UsageError):
+            check(wrong)
+
+
+def test_a_taken_port_is_named_with_its_flag() -> None:
+    with socket.create_server(("127.0.0.1", 0)) as other:
+        port = other.getsockname()[1]
+        with pytest.raises(PortTaken, match=rf"port {port} on 127.0.0.1 is taken.*--port"):
+            find_ports(ClusterOptions(port=port, brokers=1), Random(1))
+        with pytest.raises(PortTaken, match=rf"port {port} .*--controller-port"):
+            find_ports(ClusterOptions(port=0, controller_port=port), Random(1))
+
+
+def test_ports_of_one_cluster_differ() -> None:
+    ports = find_ports(ClusterOptions(port=0, brokers=20), Random(1))
+    assert len({*ports.brokers, ports.controller, ports.store}) == 22
+    assert find_ports(ClusterOptions(port=0, store="memory"), Random(1)).store == 0
+    with pytest.raises(UsageError, match="also a port of another process"):
+        find_ports(ClusterOptions(port=ports.brokers[0], controller_port=ports.brokers[0]), Random(1))
+    with pytest.raises(UsageError, match="no room"):
+        find_ports(ClusterOptions(port=65_535), Random(1))
+
+
+def make_state(pid: int) -> ClusterState:
+    broker = ProcessState(role="broker", node_id=0, pid=1, host="127.0.0.1", port=9092, phase="serving", starts=1)
+    return ClusterState(pid=pid, bootstrap="b:1", controller="c:2", store="s", store_url="u", processes=[broker])
+
+
+def test_state_file_is_written_read_and_removed_by_its_owner_only(tmp_path: Path) -> None:
+    path = tmp_path / "deep" / "state.json"
+    assert state.read(path) is None
+    state.write(path, make_state(os.getpid()))
+    assert state.read(path) == make_state(os.getpid())
+    assert list(path.parent.iterdir()) == [path], "nothing is left beside it"
+    state.write(path, make_state(os.getppid()))
+    state.remove(path)
+    assert path.exists(), "it tells of another cluster"
+    state.write(path, make_state(os.getpid()))
+    state.remove(path)
+    assert not path.exists()
+
+
+def test_state_of_a_cluster_that_was_killed_is_no_state(tmp_path: Path) -> None:
+    over = subprocess.Popen([sys.executable, "-c", ""])
+    over.wait()
+    state.write(tmp_path / "s", make_state(over.pid))
+    assert state.read(tmp_path / "s") is None
+
+
+def test_default_state_file_follows_the_environment(tmp_path: Path) -> None:
+    assert state.default_path({"PENSTOCK_STATE_FILE": "/x/y"}) == Path("/x/y")
+    assert state.default_path({"XDG_RUNTIME_DIR": str(tmp_path)}) == tmp_path / "penstock" / "dev.json"
+    assert state.default_path({"XDG_CACHE_HOME": "/c"}) == Path("/c/penstock/dev.json")
+
+
+def test_the_journal_lives_as_long_as_the_objects(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
+    over = subprocess.Popen([sys.executable, "-c", ""])
+    over.wait()
+    left_behind = tmp_path / f"{TEMPORARY_PREFIX}{over.pid}-abc"
+    left_behind.mkdir()
+    with controller_directory("moto", {}) as directory:
+        assert Path(directory).is_dir()
+        assert not left_behind.exists()
+    assert list(tmp_path.iterdir()) == []
+    with controller_directory("file:/data", {}) as directory:
+        assert directory == "/data/controller"
+    with controller_directory("s3://a", {"XDG_DATA_HOME": "/d"}) as one, controller_directory("s3://b", {"XDG_DATA_HOME": "/d"}) as other:
+        assert one != other
+        assert one.startswith("/d/penstock/")
+
+
+def test_restarts_back_off_and_ends_are_told_in_words() -> None:
+    assert [restart_delay_s(n) for n in (0, 1, 2, 100)] == [0.05, 0.1, 0.2, 5.0]
+    assert describe_end(-9) == "was killed by SIGKILL"
+    assert describe_end(3) == "ended with exit code 3"

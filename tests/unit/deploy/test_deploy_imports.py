@@ -1,0 +1,30 @@
+"""What a process loads decides how fast it starts and how small it stays: lean ways stay lean."""
+
+import subprocess
+import sys
+
+import pytest
+
+LEAN = {"typer", "rich", "click", "confluent_kafka", "moto", "pandas", "kafka"}
+
+
+def loaded_by(code: str) -> set[str]:
+    shown = subprocess.run(
+        [sys.executable, "-P", "-c", f"{code}\nimport sys; print(*sys.modules)"], capture_output=True, text=True, check=True
+    )
+    return {name for name in shown.stdout.split() if sys.modules.get(name, ...) is not None}
+
+
+@pytest.mark.parametrize("role", ["broker", "controller"])
+def test_a_node_loads_nothing_of_the_command_line(role: str) -> None:
+    code = f"from deploy import node, logs; logs.configure('info'); node._{role}(); import {role}.main"
+    code += "; import broker.node" if role == "broker" else ""
+    loaded = loaded_by(
+        code.replace("; ", "\n") + "\nsys_modules = None\nimport sys\nsys.modules = {k: v for k, v in sys.modules.items() if v}"
+    )
+    assert not loaded & LEAN
+
+
+def test_help_loads_no_client() -> None:
+    loaded = loaded_by("import deploy.app")
+    assert not loaded & {"confluent_kafka", "moto", "grpc", "kafka", "aiobotocore", "broker.node", "controller.main", "uvloop"}
