@@ -13,13 +13,18 @@ from controller.managers import commits, configs, kv, nodes, objects, producer_i
 from controller.managers.result import Result
 from controller.managers.topics import TopicDefaults
 from controller.metadata.image import MetadataImage
-from controller.quorum import Quorum
 from controller.rpc import messages as m
-from controller.rpc.server import Handle, Method
+from controller.rpc.server import Handle
 from controller.runtime import Runtime
 from controller.sessions import Sessions
 from stream.clock import MonotonicClock
 from stream.ids import Millis, NodeId
+
+REQUESTS: tuple[type[m.Message], ...] = (
+    m.RegisterBroker, m.UnregisterBroker, m.OpenStreams, m.TrimStream, m.PrepareObjects, m.Commit, m.CommitRecovered, m.CreateTopics,
+    m.DeleteTopics, m.CreatePartitions, m.AlterConfigs, m.AllocateProducerIds, m.PutKeyValue, m.GetKeyValue, m.DeleteKeyValue,
+)  # fmt: skip
+"""What the leader answers through a manager."""
 
 Manager = Callable[[MetadataImage, Any, Millis], Result[Any]]
 
@@ -54,7 +59,6 @@ class Dispatch:
     def __init__(
         self,
         config: ControllerConfig,
-        quorum: Quorum,
         runtime: Runtime,
         sessions: Sessions,
         *,
@@ -62,19 +66,16 @@ class Dispatch:
         now: MonotonicClock,
         new_uuid: Callable[[], UUID],
     ) -> None:
-        self._config = config
-        self._quorum = quorum
         self._runtime = runtime
         self._sessions = sessions
         self._wake = wake
         self._now = now
         self._managers = managers(config, sessions.alive, new_uuid)
+        assert tuple(self._managers) == REQUESTS, "a manager for each request"
 
-    def methods(self) -> dict[str, Method]:
-        """Method name -> request type and handler."""
-        found = {kind.__name__: Method(kind, self._written(kind, manager)) for kind, manager in self._managers.items()}
-        found[m.DescribeController.__name__] = Method(m.DescribeController, self._describe)
-        return found
+    def methods(self) -> dict[str, Handle]:
+        """Method name -> handler."""
+        return {kind.__name__: self._written(kind, manager) for kind, manager in self._managers.items()}
 
     def _written(self, kind: type[m.Message], manager: Manager) -> Handle:
         after: dict[type[m.Message], Callable[[Any, m.Reply[Any]], None]] = {
@@ -106,16 +107,3 @@ class Dispatch:
     def _unregistered(self, request: m.UnregisterBroker, reply: m.Reply[m.Progress]) -> None:
         if reply.value is not None and not reply.value.remaining:
             self._sessions.removed(request.node_id, request.node_epoch)
-
-    async def _describe(self, _: m.DescribeController, timeout_s: float | None, size_bytes: int, request_id: str) -> m.Reply[Any]:
-        """Answered out of turn, so that an overloaded controller still says who it is. What it tells is committed."""
-        del timeout_s, size_bytes, request_id
-        leadership = self._quorum.leadership
-        status = m.ControllerStatus(
-            cluster_id=self._config.cluster_id,
-            controller_id=self._config.controller_id,
-            controller_epoch=leadership.epoch,
-            committed_offset=self._quorum.committed_offset,
-            active=leadership.active,
-        )
-        return m.Reply(controller_epoch=leadership.epoch, value=status)
