@@ -104,6 +104,8 @@ class Journal:
         """Highest index that a segment holds, by its number: when a snapshot covers it, the segment is of no use."""
         self._number = 0
         self._hard = HardState()
+        self._begins_at = NEW_BASE
+        """What the last segment begins with; the ones before it must not go before it begins behind them."""
 
     def open(self) -> Recovered:
         """Read everything and cut a torn end. Raises JournalCorrupt. About 200 MB/s."""
@@ -139,7 +141,7 @@ class Journal:
 
     def drop_before(self, base: Base) -> None:
         """The log begins at `base` from now on: delete segments that hold nothing behind it. A new one is begun for the next time."""
-        if self._last_index_of.get(self._number, 0):
+        if self._begins_at != base:
             self._roll(base)
         for number in self._segments():
             if number == self._number or self._last_index_of[number] > base.index:
@@ -168,6 +170,7 @@ class Journal:
         except OSError as error:
             self._failed = True
             raise JournalFailed(str(path), error) from error
+        self._begins_at = base
         self._number += 1
         self._last_index_of[self._number] = 0
 
