@@ -6,6 +6,8 @@ from pathlib import Path
 from random import Random
 
 import pytest
+from support.controller_cluster import until
+from support.controller_quorum import Quorum
 
 from controller.config import ControllerConfig
 from controller.errors import InvalidConfig, NotLeader, QuorumClosed
@@ -14,8 +16,6 @@ from controller.metadata.records import KeyValueRecord
 from controller.rpc import messages as m
 from controller.rpc.client import ControllerClient
 from controller.rpc.follower import MetadataFollower
-from support.controller_cluster import until
-from support.controller_quorum import Quorum
 
 
 @pytest.fixture
@@ -69,7 +69,7 @@ async def test_a_leader_that_stops_is_replaced_and_brokers_keep_their_sessions(q
         for key in (f"before-{round_number}", f"after-{round_number}"):
             assert await get(client, key) == b"v"
         for broker in brokers:
-            await until(lambda image=broker.follower: image.image.kv.get(f"after-{round_number}") is not None)
+            await until(lambda seen=broker.follower, key=f"after-{round_number}": seen.image.kv.get(key) is not None)
         await quorum.start_one(leader)
     assert not lost, "no broker stopped writing"
     await client.close()
