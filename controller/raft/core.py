@@ -436,6 +436,7 @@ class RaftCore:
             self._send_install(member)
             return
         self._messages.append(Append(self.id, member, self.term, prev, prev_term, entries, self.commit, self._round, self._now_ms))
+        progress.commit_told = self.commit
 
     def _send_install(self, member: int) -> None:
         self._messages.append(Install(self.id, member, self.term, self.log.base.index, self._round, self._now_ms))
@@ -457,7 +458,10 @@ class RaftCore:
             progress.replicate()
         if is_news:
             self._advance_commit()
+        if not self.is_leader:
+            return
         self._send_appends(reply.sender)
+        self._tell_commit(reply.sender, progress)
         self._finish_transfer(reply.sender)
 
     def _finish_transfer(self, member: int) -> None:
@@ -479,10 +483,14 @@ class RaftCore:
             return
         self.commit = index
         for member, progress in self._progress.items():
-            if progress.state is State.REPLICATE:
-                self._send_append(member, progress, [])
+            self._tell_commit(member, progress)
         if self.log.members_index <= index and self.id not in self.log.members.voters:
             self._follow(self.term, None)
+
+    def _tell_commit(self, member: int, progress: Progress) -> None:
+        """Followers serve what is committed: they hear of it at once, not with the next heartbeat."""
+        if progress.state is State.REPLICATE and progress.commit_told < self.commit:
+            self._send_append(member, progress, [])
 
     def _may_commit(self, index: int) -> bool:
         """Raft 5.4.2: only entries of the leader's own term are committed by counting."""

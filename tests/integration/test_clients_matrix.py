@@ -136,7 +136,9 @@ async def test_what_one_family_writes_every_family_reads(cluster: Cluster, famil
         assert await asyncio.to_thread(read_confluent, cluster.bootstrap, topic) == RECORDS, f"{family}, {codec}, read by confluent"
         assert await read_aiokafka(cluster.bootstrap, topic) == RECORDS, f"{family}, {codec}, read by aiokafka"
         if codec in KAFKA_PYTHON_CODECS:
-            assert await asyncio.to_thread(read_kafka_python, cluster.bootstrap, topic) == RECORDS, f"{family}, {codec}, read by kafka-python"
+            assert await asyncio.to_thread(read_kafka_python, cluster.bootstrap, topic) == RECORDS, (
+                f"{family}, {codec}, read by kafka-python"
+            )
 
 
 async def test_neither_key_nor_value(cluster: Cluster) -> None:

@@ -6,6 +6,7 @@ from pathlib import Path
 from uuid import uuid4
 
 import msgspec
+from support.controller_cluster import Broker, until
 
 from controller.config import ControllerConfig
 from controller.main import ControllerServer
@@ -16,7 +17,6 @@ from controller.rpc.follower import MetadataFollower
 from objectstore.memory import MemoryStore
 from stream.ids import NodeId
 from stream.ports import WalIdentity
-from support.controller_cluster import Broker, until
 
 
 def free_ports(count: int) -> list[int]:
@@ -117,7 +117,7 @@ class CuttableTransport(PeerTransport):
 
 
 def _transport(server: ControllerServer) -> CuttableTransport:
-    transport = server._transport  # noqa: SLF001 - a fault is put where no caller can reach
+    transport = server._transport
     assert isinstance(transport, PeerTransport)
     transport.__class__ = CuttableTransport
     return transport  # type: ignore[return-value]  # just made one
