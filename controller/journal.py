@@ -53,7 +53,7 @@ class Recovered:
 
     hard: HardState = NEW_HARD_STATE
     base: Base = NEW_BASE
-    entries: list[Entry] = field(default_factory=list)
+    entries: list[Entry] = field(default_factory=list[Entry])
     cut_bytes: int = 0
 
     def replay(self, frame: Frame) -> None:

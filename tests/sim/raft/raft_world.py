@@ -14,6 +14,8 @@ from controller.raft.log import RaftLog
 from controller.raft.messages import NOBODY, Append, AppendReply, Base, Entry, HardState, Members, Message, VoteReply, Write
 
 CoreType = type[RaftCore]
+EVENTS_MAX = 200_000
+"""A run needs some ten thousand."""
 
 
 class Violation(AssertionError):
@@ -91,6 +93,8 @@ class Node:
         self.world = world
         self.id = node_id
         self.disk = Disk(HardState(), Base(0, 0, 0, world.members))
+        if world.staged is not None:
+            world.staged(node_id, self.disk)
         self.incarnation = 0
         self.core: RaftCore | None = None
         self.applied = 0
@@ -137,12 +141,14 @@ class Node:
         if core.is_leader:
             world.leads(self, core.term)
             self.reads = [read for read in self.reads if not world.read_done(core, *read)]
+        else:
+            self.reads = []
         if core.deadline_ms is not None:
             world.wake_at(self, core.deadline_ms)
 
     def _write(self, write: Write) -> None:
         incarnation = self.incarnation
-        done_in_ms = self.world.rng.randrange(1, self.world.knobs.fsync_ms_max + 1)
+        done_in_ms = self.world.rng.randrange(1, self.world.knobs.fsync_ms_max + 1) if self.world.faults else 1
 
         def done() -> None:
             if self.world.later(self, done):
@@ -197,13 +203,20 @@ class Node:
 
 class World:
     def __init__(
-        self, seed: int, core_type: CoreType = RaftCore, knobs: Knobs | None = None, on_disk: Callable[[Write], Write] | None = None
-    ):
+        self,
+        seed: int,
+        core_type: CoreType = RaftCore,
+        knobs: Knobs | None = None,
+        on_disk: Callable[[Write], Write] | None = None,
+        staged: Callable[[int, Disk], None] | None = None,
+    ) -> None:
+        """on_disk: what becomes of a write. staged: fills the disks with which the voters begin."""
         self.seed = seed
         self.rng = Random(seed)
         self.knobs = knobs or Knobs.draw(self.rng)
         self.core_type = core_type
         self.on_disk = on_disk or (lambda write: write)
+        self.staged = staged
         self.members = Members(tuple(range(self.knobs.voters)))
         self.now_ms = 0
         self._heap: list[tuple[int, int, Callable[[], None]]] = []
@@ -271,7 +284,8 @@ class World:
 
     def run(self, until_ms: int) -> None:
         while self._heap and self._heap[0][0] <= until_ms:
-            self.now_ms, _, action = heapq.heappop(self._heap)
+            self.now_ms, number, action = heapq.heappop(self._heap)
+            self.check(number < EVENTS_MAX, "livelock: messages go round without end")
             action()
         self.now_ms = until_ms
 
@@ -380,6 +394,18 @@ class World:
             return False
         self.check(missing <= 0, f"linearizable read: {missing} committed entries were not seen")
         return True
+
+
+def stage_figure_8(node_id: int, disk: Disk) -> None:
+    """Figure 8 (b): 0 and 1 have an entry of term 1, 4 has another one of term 2 in its place; from here chance may do the rest."""
+    disk.entries = [Entry(1, 1, 0, [])]
+    if node_id in {0, 1}:
+        disk.entries.append(Entry(2, 1, 0, [b"x"]))
+        disk.hard = HardState(1, 0)
+    else:
+        disk.hard = HardState(2, 4)
+    if node_id == 4:
+        disk.entries.append(Entry(2, 2, 0, []))
 
 
 class VoteNotDurable:
