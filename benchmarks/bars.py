@@ -80,27 +80,30 @@ def store_writes() -> list[Measure]:
     return [Measure("bytes written to moto / plain 8 MiB PUTs to it", value / 1e6, "MB/s", 0.8, "higher", limit / 1e6)]
 
 
-async def _plain_gets(url: str, key: str, size: int) -> float:
-    """MB/s of 8 MiB ranged GETs, 2 at once, with our own S3 client."""
-    store = open_store(url)
-    await store.put(key, bytes(size))
+async def _plain_gets(url: str) -> float:
+    """MB/s of 4 MiB ranged GETs from objects of 16 MiB (what the merge writes), 2 at once, with our own S3 client."""
+    store, keys, done = open_store(url), [f"plain/get/{number}" for number in range(16)], 0
+    for key in keys:
+        await store.put(key, bytes(16 * MIB))
     began = time.perf_counter()
 
     async def get_some(worker: int) -> None:
-        for start in range(worker * 8 * MIB, size, 16 * MIB):
-            await store.get_range(key, start, 8 * MIB)
+        nonlocal done
+        for key in keys[worker::2]:
+            for start in range(0, 16 * MIB, 4 * MIB):
+                done += len(await store.get_range(key, start, 4 * MIB))
 
     await asyncio.gather(get_some(0), get_some(1))
     seconds = time.perf_counter() - began
     await store.close()
-    return size / seconds / 1e6
+    return done / seconds / 1e6
 
 
 def cold_read() -> list[Measure]:
     pairs: list[tuple[float, float]] = []
     for _ in range(REPEATS):
         with harness.moto() as url:
-            limit = asyncio.run(_plain_gets(url, "plain/get", 256 * MIB))
+            limit = asyncio.run(_plain_gets(url))
             with harness.server(store=url, linger_ms=250) as system:
                 clients.create_topic(system.bootstrap)
                 count = clients.produce_for(system.bootstrap, SECONDS, bytes_per_s=60e6).records
@@ -157,12 +160,14 @@ def _dev(*arguments: str) -> tuple[subprocess.Popen[str], float]:
     """Start `penstock dev` on free ports; returns it with the seconds until `ready:`."""
     command = [str(Path(sys.executable).parent / "penstock"), "dev", "--port", str(harness.free_port()), *arguments]
     began = time.perf_counter()
-    process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True)
+    process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
     assert process.stdout is not None
+    lines: list[str] = []
     for line in process.stdout:
         if line.startswith("ready:"):
             return process, time.perf_counter() - began
-    raise RuntimeError("penstock dev ended before it was ready")
+        lines.append(line)
+    raise RuntimeError(f"penstock dev ended before it was ready: {''.join(lines)[-500:]}")
 
 
 def start_up() -> list[Measure]:
@@ -184,7 +189,7 @@ def memory() -> list[Measure]:
 
         nodes = json.loads(state.read_text())["processes"]
         broker = next(node for node in nodes if node["role"] == "broker")
-        bootstrap = f"127.0.0.1:{broker['ports']['kafka']}"
+        bootstrap = f"127.0.0.1:{broker['port']}"
         idle = _resident_mb(broker["pid"])
         clients.create_topic(bootstrap, 1_000, "many")
         writer = clients.producer(bootstrap)

@@ -71,7 +71,10 @@ async def serve(options: ServerOptions) -> None:
         controller = ControllerServer(ControllerConfig(data_dir=Path(directory), port=0), store)
         await controller.start()
         stream_config = StreamConfig(
-            wal_linger_ms=options.linger_ms, log_cache_bytes_max=options.log_cache_bytes_max, block_bytes_max=options.block_bytes_max
+            wal_linger_ms=options.linger_ms,
+            wal_hedge_factor=StreamConfig().wal_hedge_factor if options.linger_ms else 0,
+            log_cache_bytes_max=options.log_cache_bytes_max,
+            block_bytes_max=options.block_bytes_max,
         )
 
         async def start_broker(port: int) -> Broker:

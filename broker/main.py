@@ -34,12 +34,12 @@ def run(config: BrokerConfig, store_url: str) -> int:
 
 
 def stream_config_for(store_url: str) -> "StreamConfig":
-    """Bulks wait for company only where a PUT has a price: in memory and in files it costs nothing, and a wait would be latency alone."""
+    """Bulks wait for company, and slow PUTs are sent twice, only where a PUT has a price and a tail: not in memory, not in files."""
     from objectstore.config import S3Config
     from objectstore.url import parse_store_url
     from stream.config import StreamConfig
 
-    return StreamConfig() if isinstance(parse_store_url(store_url), S3Config) else StreamConfig(wal_linger_ms=0)
+    return StreamConfig() if isinstance(parse_store_url(store_url), S3Config) else StreamConfig(wal_linger_ms=0, wal_hedge_factor=0)
 
 
 async def serve(config: BrokerConfig, store_url: str) -> int:

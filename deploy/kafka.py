@@ -20,6 +20,8 @@ if TYPE_CHECKING:
 
 TIMEOUT_S: Final = 10.0
 CRITICAL: Final = 2
+REFRESH_MS: Final = 500
+"""An admin client that was told of a controller which just died asks again after this; by default after five minutes."""
 _TOPIC_RESOURCE: Final = 2
 _UNREACHABLE: Final = frozenset({KafkaError._TRANSPORT, KafkaError._ALL_BROKERS_DOWN, KafkaError._TIMED_OUT, KafkaError._RESOLVE})
 _T = TypeVar("_T")
@@ -44,7 +46,7 @@ class Kafka:
 
     def __init__(self, bootstrap: str) -> None:
         self._bootstrap = bootstrap
-        self._admin: Any = AdminClient(self.config())  # its results are not typed
+        self._admin: Any = AdminClient(self.config(topic_metadata_refresh_interval_ms=REFRESH_MS))  # its results are not typed
 
     def config(self, **more: str | float | bool) -> dict[str, str | int | float | bool]:
         """Client properties; `_` in names stands for `.`."""

@@ -18,9 +18,7 @@ def join_body(body: Body) -> bytes:
 
 
 def body_bytes(body: Body) -> int:
-    """Length of the body in bytes, without joining it."""
-    if isinstance(body, bytes | bytearray):
+    """Length of the body in bytes, without joining it. Views are of bytes, so their length is their size."""
+    if isinstance(body, bytes | bytearray | memoryview):
         return len(body)
-    if isinstance(body, memoryview):
-        return body.nbytes
-    return sum(memoryview(chunk).nbytes for chunk in body)
+    return sum(map(len, body))

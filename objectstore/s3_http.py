@@ -7,6 +7,7 @@ Large bodies are written as slices of the caller's memory: the default copies a 
 Must not keep state of its own. Source: aiohttp.ClientSession._request, RFC 9110 9.2.2.
 """
 
+from io import BytesIO
 from typing import Any, Final, cast
 
 from aiobotocore.httpsession import AIOHTTPSession
@@ -44,8 +45,12 @@ class SendOnceSession(AIOHTTPSession):
     async def send(self, request: Any) -> Any:  # noqa: ANN401 (wrong stubs)
         """Send one request and return when the response's head is there."""
         request.headers.pop("Expect", None)  # not part of the signature; see the module's docstring
-        if isinstance(request.body, bytes) and len(request.body) > WRITE_CHUNK_BYTES:
-            request.body = SlicedBody(request.body)
+        body = request.body
+        if isinstance(body, BytesIO):
+            # botocore wraps bodies; the value is the very `bytes` it wrapped, while aiohttp would copy it into fresh memory.
+            body = body.getvalue()
+        if isinstance(body, bytes) and len(body) > WRITE_CHUNK_BYTES:
+            request.body = SlicedBody(body)
         return await super().send(request)
 
     async def _get_session(self, proxy_url: str | None) -> Any:  # noqa: ANN401 (absent from the stubs)

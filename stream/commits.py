@@ -31,14 +31,16 @@ class CommitLane:
         self._on_stream_fenced = on_stream_fenced
         self.turn = asyncio.Lock()
 
-    async def send(self, build: Callable[[], CommitObjects]) -> None:
+    async def send(self, build: Callable[[], CommitObjects], *, until: float | None = None) -> bool:
         """Commit what `build` gives, with pauses of up to retry_backoff_max_ms between tries and no limit to their number.
 
-        Only inside a turn. Raises WalFenced: this start of the broker may not commit any more.
+        until: of the loop's clock, begin no try after it; then the answer is False and the outcome unknown. Only inside a turn. Raises
+        WalFenced: this start of the broker may not commit any more.
         """
         assert self.turn.locked(), "commits are sent inside a turn"
         backoff = Backoff(self._config, self._rng)
-        while True:
+        now = asyncio.get_running_loop().time
+        while until is None or now() <= until:
             try:
                 await self._metadata.commit(build())
             except WalFenced:
@@ -49,5 +51,6 @@ class CommitLane:
             except Exception as error:  # noqa: BLE001 - controllers fail in many ways; giving up would lose what is acknowledged
                 _log.warning("commit_failed", attempt_count=backoff.attempt_count + 1, error=repr(error))
             else:
-                return
+                return True
             await asyncio.sleep(backoff.next_s())
+        return False

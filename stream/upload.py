@@ -9,6 +9,7 @@ until the byte limits push back. Source: AutoMQ `DefaultUploadWriteAheadLogTask`
 import asyncio
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
+from functools import partial
 from random import Random
 from typing import Any, TypeVar
 
@@ -145,10 +146,8 @@ class Uploader:
             uploaded, prepared_at = await self._upload(block)
             if before is not None and not await asyncio.shield(before):
                 return False
-            if self._loop.time() - prepared_at > self._config.prepared_reuse_ms / 1000:
-                uploaded, _ = await self._upload(block)
             async with self._lane.turn:
-                await self._lane.send(lambda: _commit_of(block, uploaded))
+                await self._commit(block, uploaded, prepared_at)
                 keys = self._on_committed(block)
         except WalFenced as error:
             self._on_failed(error)
@@ -160,6 +159,14 @@ class Uploader:
         if keys:
             self._delete_after_grace(keys)
         return True
+
+    async def _commit(self, block: CacheBlock, uploaded: list[UploadedObject], prepared_at: float) -> None:
+        """Prepared objects expire, however long the controller is away: then the block is written anew, with other ids. Should the first
+        commit have succeeded with its reply lost, the ranges of the second are skipped and its objects are destroyed."""
+        reuse_s = self._config.prepared_reuse_ms / 1000
+        while not await self._lane.send(partial(_commit_of, block, uploaded), until=prepared_at + reuse_s):
+            _log.warning("prepared_objects_too_old", end_sequence=block.end_sequence, object_count=len(uploaded))
+            uploaded, prepared_at = await self._upload(block)
 
     async def _upload(self, block: CacheBlock) -> tuple[list[UploadedObject], float]:
         async with self._uploads:

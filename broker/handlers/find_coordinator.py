@@ -1,7 +1,8 @@
 """FindCoordinator (10): which broker coordinates a group. Creates `__consumer_offsets` on the first question, as Kafka does.
 
 Up to version 3 one key, from version 4 a list with an error each. Transaction coordinators (key type 1) and share coordinators (2) are
-not served yet: COORDINATOR_NOT_AVAILABLE, with the reason in the message.
+not served yet. For those the answer is TRANSACTIONAL_ID_AUTHORIZATION_FAILED with the reason in the message: the one code that makes every
+client fail at once instead of asking again until its own timeout.
 Source: Kafka `KafkaApis.handleFindCoordinatorRequest`, KIP-699.
 """
 
@@ -49,18 +50,19 @@ async def _create_offsets_topic(node: Node) -> None:
 
 def _coordinator(node: Node, ctx: RequestContext, key: str, key_type: int) -> find_coordinator.Coordinator:
     if key_type != GROUP_KEY_TYPE:
-        return _unavailable(key, f"coordinators of key type {key_type} are not served yet; 0 (consumer groups) is")
+        why = f"coordinators of key type {key_type} are not served yet; 0 (consumer groups) is"
+        return _refused(key, ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED, why)
     partition = node.groups.partition_of(key)
     topic = node.image.topics.by_name(OFFSETS_TOPIC)
     if partition is None or topic is None:
-        return _unavailable(key, f"{OFFSETS_TOPIC} does not exist yet")
+        return _refused(key, ErrorCode.COORDINATOR_NOT_AVAILABLE, f"{OFFSETS_TOPIC} does not exist yet")
     record = topic.partitions[partition]
     leader = node.image.nodes.get(record.leader)
     if leader is None or leader.fenced or leader.node_epoch != record.leader_node_epoch:
-        return _unavailable(key, f"{OFFSETS_TOPIC}-{partition} has no leader at the moment")
+        return _refused(key, ErrorCode.COORDINATOR_NOT_AVAILABLE, f"{OFFSETS_TOPIC}-{partition} has no leader at the moment")
     address = address_of(node, leader, ctx.connection)
     return find_coordinator.Coordinator(key, address.node_id, address.host, address.port, ErrorCode.NONE, None)
 
 
-def _unavailable(key: str, why: str) -> find_coordinator.Coordinator:
-    return find_coordinator.Coordinator(key, -1, "", -1, ErrorCode.COORDINATOR_NOT_AVAILABLE, why)
+def _refused(key: str, code: ErrorCode, why: str) -> find_coordinator.Coordinator:
+    return find_coordinator.Coordinator(key, -1, "", -1, code, why)

@@ -12,7 +12,7 @@ Source: Kafka `KafkaApis.handleProduceRequest`, `ReplicaManager.appendRecords`; 
 """
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Final
 
 from broker.errors import ErrorCode
@@ -21,6 +21,7 @@ from broker.partition.append import AppendGroup
 from broker.partition.partition import Partition
 from broker.ports import Node, RequestContext, Respond
 from broker.server import CannotAnswer
+from broker.wire.leader_hint import NodeEndpoint
 from broker.wire.produce import ProducePartitionResult, ProduceRequest, decode_produce_request, encode_produce_response
 
 _WAIT_OPEN_MAX_S: Final = 30.0
@@ -128,14 +129,18 @@ class _ProduceCall:
                 result.log_start_offset = outcome.log_start_offset
                 result.error_message = outcome.message
                 result.record_errors = outcome.record_errors
+        ctx = self._ctx
+        self._respond(encode_produce_response(ctx.correlation_id, ctx.api_version, self._results, node_endpoints=self._point_to_leaders()))
+
+    def _point_to_leaders(self) -> Sequence[NodeEndpoint]:
+        """KIP-951: who leads now, for the partitions that are not led here."""
+        elsewhere = [(name, result) for name, results in self._results for result in results if result.error_code == _NOT_LEADER]
+        if not elsewhere:
+            return ()
         hints = LeaderHints(self._node, self._ctx)
-        for name, results in self._results:
-            for result in results:
-                if result.error_code == _NOT_LEADER:
-                    result.current_leader = hints.current_leader(name, result.index)
-        self._respond(
-            encode_produce_response(self._ctx.correlation_id, self._ctx.api_version, self._results, node_endpoints=hints.endpoints())
-        )
+        for name, result in elsewhere:
+            result.current_leader = hints.current_leader(name, result.index)
+        return hints.endpoints()
 
     def _finish_without_answer(self) -> None:
         """acks=0: the one way to tell of an error that is known by now is to close the connection, upon which clients look around anew."""

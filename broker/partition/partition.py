@@ -41,7 +41,8 @@ class Partition:
         self._storage = storage
         self._high_watermark = log.data.confirmed_offset
         self._waiting: list[tuple[Offset, Settled]] = []
-        self._fetch_waits: set[FetchWait] = set()
+        self._fetch_waits: dict[FetchWait, None] = {}
+        """In the order in which they came: a set would wake them in an order that no simulation can repeat."""
 
     @property
     def log_start_offset(self) -> Offset:
@@ -91,10 +92,10 @@ class Partition:
             settled(self.stop_error)
 
     def add_fetch_wait(self, wait: FetchWait) -> None:
-        self._fetch_waits.add(wait)
+        self._fetch_waits[wait] = None
 
     def remove_fetch_wait(self, wait: FetchWait) -> None:
-        self._fetch_waits.discard(wait)
+        self._fetch_waits.pop(wait, None)
 
     def read_cached(self, offset: Offset, max_bytes: int) -> Sequence[Buffer] | None:
         """Whole batches from the log cache, the first one whatever its size; None if they are not all there."""

@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from broker.config import BrokerConfig
+from broker.main import stream_config_for
 from broker.node import Broker
 from controller.config import ControllerConfig
 from controller.main import ControllerServer
@@ -30,7 +31,6 @@ from deploy.cluster.state import ProcessState
 from deploy.errors import ClusterFailed
 from objectstore.memory import MemoryStore
 from objectstore.ports import ObjectStore
-from stream.config import StreamConfig
 
 
 async def run_in_process(
@@ -72,7 +72,7 @@ async def _start_broker(plan: ClusterPlan, options: ClusterOptions, node_id: int
         shutdown_timeout_ms=SHUTDOWN_TIMEOUT_MS,
         group_initial_rebalance_delay_ms=0,
     )
-    return await Broker.start(config, store, StreamConfig(wal_linger_ms=0))
+    return await Broker.start(config, store, stream_config_for("memory:"))
 
 
 def _controller_config(plan: ClusterPlan, options: ClusterOptions, number: int, directory: str) -> ControllerConfig:

@@ -32,7 +32,7 @@ def produce(bootstrap: str, topic: str, flights: Iterable[Flight], progress: Cal
             "enable.idempotence": True,
             "compression.type": "gzip",  # the one codec that kafka-python has built in
             "compression.level": 1,
-            "linger.ms": 20,
+            "linger.ms": 100,
             "batch.size": 1_000_000,
             "log_level": 2,
         }

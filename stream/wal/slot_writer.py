@@ -25,17 +25,25 @@ _log = structlog.get_logger(__name__)
 
 _FIRST_GUESS_S = 1.0
 _DURATION_WEIGHT = 0.1
+_SIZE_UNIT_BYTES = 1 << 20
+_HEDGES_SAVED_MAX = 3.0
+"""Second PUTs that a quiet time may save up."""
 
 
 class SlotWriter:
-    """Knows how long PUTs take at present; one per WAL."""
+    """Knows how long PUTs take at present; one per WAL.
+
+    Durations are kept per unit of size (one, and one for each MiB), for a bulk of 8 MiB is not slow because small ones were fast. Second
+    PUTs have a budget, a share of all PUTs: a store that is slow because it is busy must not get twice the work.
+    """
 
     def __init__(self, store: ObjectStore, config: StreamConfig, rng: Random) -> None:
         self._store = store
         self._config = config
         self._rng = rng
         self._clock = asyncio.get_running_loop().time
-        self._mean_s = _FIRST_GUESS_S
+        self._unit_s = _FIRST_GUESS_S
+        self._hedges_left = _HEDGES_SAVED_MAX
         self._tries: set[asyncio.Task[None]] = set()
 
     async def write(self, key: str, sequence: WalSequence, built: BuiltObject) -> None:
@@ -54,7 +62,8 @@ class SlotWriter:
                 _log.warning("wal_put_failed", sequence=sequence, attempt_count=backoff.attempt_count, error=repr(error))
                 await asyncio.sleep(pause_s)
             else:
-                self._mean_s += (self._clock() - begun - self._mean_s) * _DURATION_WEIGHT
+                self._unit_s += ((self._clock() - begun) / _units(built) - self._unit_s) * _DURATION_WEIGHT
+                self._hedges_left = min(_HEDGES_SAVED_MAX, self._hedges_left + self._config.wal_hedge_percent / 100)
                 return
 
     async def stopped(self) -> None:
@@ -64,14 +73,16 @@ class SlotWriter:
 
     async def _round(self, key: str, sequence: WalSequence, built: BuiltObject) -> None:
         """One try, and a second beside it when the first takes long. The first success (or fence) decides, else the last error."""
+        if not self._config.wal_hedge_factor:
+            return await self._try(key, sequence, built)
         running = {self._begin(key, sequence, built)}
         failure: BaseException = TimeoutError()
         try:
-            if self._config.wal_hedge_factor:
-                patience_s = max(self._config.wal_hedge_min_ms / 1000, self._config.wal_hedge_factor * self._mean_s)
-                done, _ = await asyncio.wait(running, timeout=patience_s)
-                if not done:
-                    running.add(self._begin(key, sequence, built))
+            patience_s = max(self._config.wal_hedge_min_ms / 1000, self._config.wal_hedge_factor * self._unit_s * _units(built))
+            done, _ = await asyncio.wait(running, timeout=patience_s)
+            if not done and self._hedges_left >= 1:
+                self._hedges_left -= 1
+                running.add(self._begin(key, sequence, built))
             while running:
                 done, running = await asyncio.wait(running, return_when=asyncio.FIRST_COMPLETED)
                 for task in done:
@@ -105,8 +116,14 @@ class SlotWriter:
             tail = await self._store.get_tail(key, TAIL_BYTES)
             if tail.size_bytes == built.size_bytes and tail.data[-FOOTER_BYTES:] == built.footer:
                 return
+            if len(tail.data) != min(TAIL_BYTES, tail.size_bytes):
+                raise ObjectCorrupt(key, 0, f"the answer has {len(tail.data)} bytes of a tail of {tail.size_bytes}") from None
             found = parse_tail(tail.data, tail.size_bytes, key)
             by = "an object that is not ours"
             if not isinstance(found, NeedMore):
                 by = f"a {found.header.role.name} object of node {found.header.writer.node_id} epoch {found.header.writer.node_epoch}"
             raise WalFenced(sequence, by) from None
+
+
+def _units(built: BuiltObject) -> float:
+    return 1 + built.size_bytes / _SIZE_UNIT_BYTES

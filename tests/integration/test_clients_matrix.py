@@ -22,7 +22,7 @@ CODECS = ["none", "gzip", "snappy", "lz4", "zstd"]
 SENT_MS = 1_700_000_000_000
 FAMILIES = ["confluent", "kafka-python", "aiokafka"]
 KAFKA_PYTHON_CODECS = {"none", "gzip"} | {name for name, has in (("snappy", has_snappy), ("lz4", has_lz4), ("zstd", has_zstd)) if has()}
-"""kafka-python wants a library for each of the others and does not require it; it is left out where it could not take part in Kafka either."""
+"""kafka-python wants a library for each of the others; without it, it could not take part in Kafka either."""
 
 
 @dataclass(frozen=True)

@@ -1,4 +1,4 @@
-"""Where a consumer stands and where a log begins and ends, as three families of clients ask: seek, pause, position, watermarks, times, lag."""
+"""Where a consumer stands, where a log begins and ends, as three families of clients ask: seek, pause, position, watermarks, times, lag."""
 
 import asyncio
 from collections.abc import AsyncIterator

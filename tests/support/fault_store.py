@@ -129,7 +129,7 @@ class Link:
 
 
 class FaultCluster(Cluster):
-    """`faults` and `links` by node id, those of the newest start. Blocks are small, so that merges happen all the time."""
+    """`faults` and `links` by node id, those of the newest start. Small blocks and caches: it merges and reads all the time."""
 
     def __init__(self, directory: Path, *, brokers: int = 2, linked: bool = False, seed: int = 1, **settings: Any) -> None:
         config = StreamConfig(
@@ -138,6 +138,7 @@ class FaultCluster(Cluster):
             block_age_max_ms=700,
             stream_object_bytes_min=64 * 1024,
             log_cache_bytes_max=64 << 20,
+            block_cache_bytes_max=64 * 1024,
             wal_delete_grace_ms=500,
         )
         super().__init__(directory, brokers=brokers, stream_config=config, **settings)

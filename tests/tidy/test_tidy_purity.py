@@ -18,7 +18,11 @@ CORES = (
     "stream/keys.py",
     "stream/batch",
     "stream/format",
+    "stream/block_walk.py",
+    "stream/read_ahead.py",
+    "stream/stream.py",
     "stream/wal/core.py",
+    "stream/wal/slots.py",
     "stream/log_cache.py",
     "stream/compaction/plan.py",
     "controller/metadata",
@@ -32,6 +36,8 @@ CORES = (
     "controller/raft/core.py",
     "objectstore/errors.py",
     "broker/connection.py",
+    "broker/departed.py",
+    "broker/log_limit.py",
     "broker/wire/primitives.py",
     "broker/wire/framing.py",
     "broker/wire/produce.py",
@@ -40,6 +46,8 @@ CORES = (
     "broker/partition/producer_state.py",
     "broker/partition/leader_epochs.py",
     "broker/groups/classic.py",
+    "broker/groups/model.py",
+    "broker/groups/records.py",
 )
 
 

@@ -1,0 +1,260 @@
+"""Topics, configs and groups as administered with unmodified clients, and topics that come into being by being used."""
+
+import asyncio
+from collections.abc import AsyncIterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from aiokafka import AIOKafkaConsumer
+from aiokafka.admin import AIOKafkaAdminClient
+from confluent_kafka import ConsumerGroupState, ConsumerGroupTopicPartitions, KafkaError, KafkaException, Producer, TopicPartition
+from confluent_kafka.admin import AdminClient, ConfigResource, NewPartitions, NewTopic
+from kafka import KafkaAdminClient, KafkaConsumer
+from kafka.admin import ConfigResource as PyConfigResource
+from kafka.admin import ConfigResourceType
+from kafka.admin import NewTopic as PyNewTopic
+from kafka.errors import InvalidConfigurationError, TopicAlreadyExistsError
+from support.clients import TIMEOUT_S, Polled, confluent_consumer, create_topic, produce, read_records, until
+from support.cluster import Cluster
+
+TOPIC = "events"
+
+
+@pytest.fixture
+async def cluster(tmp_path: Path) -> AsyncIterator[Cluster]:
+    async with Cluster(tmp_path, brokers=2, group_min_session_timeout_ms=500) as cluster:
+        yield cluster
+
+
+def admin_of(cluster: Cluster) -> AdminClient:
+    return AdminClient({"bootstrap.servers": cluster.bootstrap})
+
+
+def refusal_of(future: Any) -> tuple[int, str]:
+    with pytest.raises(KafkaException) as caught:
+        future.result(TIMEOUT_S)
+    error: KafkaError = caught.value.args[0]
+    return error.code(), error.str()
+
+
+# --- groups ---------------------------------------------------------------------------------------------------------------------------
+
+
+async def test_confluent_lists_describes_alters_and_deletes_groups(cluster: Cluster) -> None:
+    def run() -> None:
+        create_topic(cluster.bootstrap, TOPIC, 2)
+        produce(cluster.bootstrap, TOPIC, [b"x"] * 10, range(2))
+        admin = admin_of(cluster)
+        polled = Polled(*(confluent_consumer(cluster.bootstrap, "g", client_id=f"c{index}") for index in range(2)))
+        for consumer in polled.consumers:
+            consumer.subscribe([TOPIC])
+        polled.until_shared(1, 1)
+        polled.until_count(10)
+        listed = admin.list_consumer_groups().result(TIMEOUT_S)
+        assert [(group.group_id, group.state, group.is_simple_consumer_group) for group in listed.valid] == [
+            ("g", ConsumerGroupState.STABLE, False)
+        ]
+        assert listed.errors == []
+        group = admin.describe_consumer_groups(["g"])["g"].result(TIMEOUT_S)
+        assert (group.state, group.partition_assignor, group.coordinator.id in {0, 1}) == (ConsumerGroupState.STABLE, "range", True)
+        assert sorted(member.client_id for member in group.members) == ["c0", "c1"]
+        assert {member.host for member in group.members} == {"/127.0.0.1"}
+        assert sorted(part.partition for member in group.members for part in member.assignment.topic_partitions) == [0, 1]
+        assert refusal_of(admin.delete_consumer_groups(["g"])["g"])[0] == KafkaError.NON_EMPTY_GROUP
+        for consumer in polled.consumers:
+            consumer.close()
+        until(lambda: admin.describe_consumer_groups(["g"])["g"].result(TIMEOUT_S).state == ConsumerGroupState.EMPTY)
+        asked = [ConsumerGroupTopicPartitions("g")]
+        offsets = admin.list_consumer_group_offsets(asked)["g"].result(TIMEOUT_S).topic_partitions
+        assert {(part.topic, part.partition, part.offset) for part in offsets} == {(TOPIC, 0, 5), (TOPIC, 1, 5)}
+        rewound = [ConsumerGroupTopicPartitions("g", [TopicPartition(TOPIC, 0, 2)])]
+        admin.alter_consumer_group_offsets(rewound)["g"].result(TIMEOUT_S)
+        again = confluent_consumer(cluster.bootstrap, "g")
+        again.subscribe([TOPIC])
+        assert [message.offset() for message in read_records(again, 3)] == [2, 3, 4]
+        again.close()
+        admin.delete_consumer_groups(["g"])["g"].result(TIMEOUT_S)
+        assert refusal_of(admin.delete_consumer_groups(["g"])["g"])[0] == KafkaError.GROUP_ID_NOT_FOUND
+        assert admin.list_consumer_groups().result(TIMEOUT_S).valid == []
+        assert admin.describe_consumer_groups(["g"])["g"].result(TIMEOUT_S).state == ConsumerGroupState.DEAD
+
+    await asyncio.to_thread(run)
+
+
+async def test_kafka_python_lists_describes_and_deletes_groups(cluster: Cluster) -> None:
+    def run() -> None:
+        create_topic(cluster.bootstrap, TOPIC)
+        produce(cluster.bootstrap, TOPIC, [b"x"] * 3)
+        bootstrap = cluster.bootstrap.split(",")
+        consumer = KafkaConsumer(
+            TOPIC, bootstrap_servers=bootstrap, group_id="p", auto_offset_reset="earliest", consumer_timeout_ms=TIMEOUT_S * 1_000
+        )
+        assert [next(consumer).offset for _ in range(3)] == [0, 1, 2]
+        admin = KafkaAdminClient(bootstrap_servers=bootstrap)
+        assert [group["group_id"] for group in admin.list_groups()] == ["p"]
+        described = admin.describe_groups(["p"])["p"]
+        assert (described["group_state"], described["protocol_type"], len(described["members"])) == ("Stable", "consumer", 1)
+        consumer.close()
+        offsets = admin.list_group_offsets("p")
+        assert {(part.topic, part.partition): found.offset for part, found in offsets["p"].items()} == {(TOPIC, 0): 3}
+        assert admin.delete_groups(["p"]) == {"p": "OK"}
+        assert admin.delete_groups(["p"]) == {"p": "GroupIdNotFoundError"}
+        assert admin.list_groups() == []
+        admin.close()
+
+    await asyncio.to_thread(run)
+
+
+async def test_aiokafka_lists_and_describes_groups(cluster: Cluster) -> None:
+    await asyncio.to_thread(create_topic, cluster.bootstrap, TOPIC)
+    await asyncio.to_thread(produce, cluster.bootstrap, TOPIC, [b"x"] * 3)
+    async with AIOKafkaConsumer(TOPIC, bootstrap_servers=cluster.bootstrap, group_id="a", auto_offset_reset="earliest") as consumer:
+        async with asyncio.timeout(TIMEOUT_S):
+            assert [(await consumer.getone()).offset for _ in range(3)] == [0, 1, 2]
+        await consumer.commit()
+        admin = AIOKafkaAdminClient(bootstrap_servers=cluster.bootstrap)
+        await admin.start()
+        try:
+            assert await admin.list_consumer_groups() == [("a", "consumer")]
+            (answer,) = await admin.describe_consumer_groups(["a"])
+            assert [(group[1], group[2]) for group in answer.groups] == [("a", "Stable")]
+            offsets = await admin.list_consumer_group_offsets("a")
+            assert [found.offset for found in offsets.values()] == [3]
+        finally:
+            await admin.close()
+
+
+# --- topics and configs ----------------------------------------------------------------------------------------------------------------
+
+
+async def test_create_with_configs_and_describe_them(cluster: Cluster) -> None:
+    def run() -> None:
+        admin = admin_of(cluster)
+        wanted = {"cleanup.policy": "compact", "retention.ms": "-1", "max.message.bytes": "2000000", "min.insync.replicas": "1"}
+        admin.create_topics([NewTopic(TOPIC, 3, 2, config=wanted)])[TOPIC].result(TIMEOUT_S)
+        resource = ConfigResource(ConfigResource.Type.TOPIC, TOPIC)
+        found = admin.describe_configs([resource])[resource].result(TIMEOUT_S)
+        assert {name: found[name].value for name in wanted} == wanted
+        assert not found["cleanup.policy"].is_default
+        assert found["compression.type"].is_default
+        assert found["compression.type"].value == "producer"
+        broker = ConfigResource(ConfigResource.Type.BROKER, "0")
+        assert admin.describe_configs([broker])[broker].result(TIMEOUT_S)
+        missing = ConfigResource(ConfigResource.Type.TOPIC, "missing")
+        assert refusal_of(admin.describe_configs([missing])[missing])[0] == KafkaError.UNKNOWN_TOPIC_OR_PART
+        described = admin.list_topics(timeout=TIMEOUT_S).topics[TOPIC]
+        assert sorted(described.partitions) == [0, 1, 2]
+
+    await asyncio.to_thread(run)
+
+
+@pytest.mark.parametrize(
+    ("topic", "code", "said"),
+    [
+        (NewTopic("t", 1, 1, config={"retention.mss": "5"}), KafkaError.INVALID_CONFIG, "retention.ms"),
+        (NewTopic("t", 1, 1, config={"retention.ms": "soon"}), KafkaError.INVALID_CONFIG, "retention.ms"),
+        (NewTopic("t", 1, 1, config={"cleanup.policy": "burn"}), KafkaError.INVALID_CONFIG, "compact"),
+        (NewTopic("t", 0, 1), KafkaError.INVALID_PARTITIONS, ""),
+        (NewTopic("t", 1, 1_000), KafkaError.INVALID_REPLICATION_FACTOR, ""),
+        (NewTopic("no spaces", 1, 1), KafkaError.TOPIC_EXCEPTION, ""),
+        (NewTopic("n" * 250, 1, 1), KafkaError.TOPIC_EXCEPTION, ""),
+    ],
+    ids=["unknown config", "not a number", "no such policy", "no partitions", "too many replicas", "bad name", "long name"],
+)
+async def test_bad_topics_are_refused_with_a_reason(cluster: Cluster, topic: NewTopic, code: int, said: str) -> None:
+    def run() -> None:
+        admin = admin_of(cluster)
+        found, reason = refusal_of(next(iter(admin.create_topics([topic]).values())))
+        assert found == code
+        assert said in reason
+        assert admin.list_topics(timeout=TIMEOUT_S).topics == {}
+
+    await asyncio.to_thread(run)
+
+
+async def test_validate_only_creates_nothing(cluster: Cluster) -> None:
+    def run() -> None:
+        admin = admin_of(cluster)
+        admin.create_topics([NewTopic(TOPIC, 1, 1)], validate_only=True)[TOPIC].result(TIMEOUT_S)
+        assert admin.list_topics(timeout=TIMEOUT_S).topics == {}
+        create_topic(cluster.bootstrap, TOPIC, 2)
+        admin.create_partitions([NewPartitions(TOPIC, 3)], validate_only=True)[TOPIC].result(TIMEOUT_S)
+        assert refusal_of(admin.create_partitions([NewPartitions(TOPIC, 1)])[TOPIC])[0] == KafkaError.INVALID_PARTITIONS
+        assert len(admin.list_topics(timeout=TIMEOUT_S).topics[TOPIC].partitions) == 2
+        assert refusal_of(admin.delete_topics(["missing"])["missing"])[0] == KafkaError.UNKNOWN_TOPIC_OR_PART
+
+    await asyncio.to_thread(run)
+
+
+async def test_kafka_python_topics_and_configs(cluster: Cluster) -> None:
+    def run() -> None:
+        admin = KafkaAdminClient(bootstrap_servers=cluster.bootstrap.split(","))
+        admin.create_topics([PyNewTopic(TOPIC, 2, 1, topic_configs={"retention.ms": "1234"})])
+        with pytest.raises(TopicAlreadyExistsError):
+            admin.create_topics([PyNewTopic(TOPIC, 2, 1)])
+        with pytest.raises(InvalidConfigurationError):
+            admin.create_topics([PyNewTopic("other", 2, 1, topic_configs={"retention.mss": "1"})])
+        described = admin.describe_configs([PyConfigResource(ConfigResourceType.TOPIC, TOPIC)])
+        assert "1234" in str(described)
+        admin.create_partitions({TOPIC: 5})
+        assert len(admin.describe_topics([TOPIC])[0]["partitions"]) == 5
+        admin.close()
+
+    await asyncio.to_thread(run)
+
+
+async def test_recreated_topic_is_a_new_one(cluster: Cluster) -> None:
+    def run() -> None:
+        admin = admin_of(cluster)
+        for value in (b"old", b"new"):
+            create_topic(cluster.bootstrap, TOPIC)
+            produce(cluster.bootstrap, TOPIC, [value])
+            consumer = confluent_consumer(cluster.bootstrap, "g", enable_auto_commit=False)
+            consumer.assign([TopicPartition(TOPIC, 0, 0)])
+            (message,) = read_records(consumer, 1)
+            assert (message.offset(), message.value()) == (0, value)
+            consumer.close()
+            admin.delete_topics([TOPIC])[TOPIC].result(TIMEOUT_S)
+
+    await asyncio.to_thread(run)
+
+
+# --- topics by use ----------------------------------------------------------------------------------------------------------------------
+
+
+async def test_producing_creates_the_topic(cluster: Cluster) -> None:
+    def run() -> None:
+        produce(cluster.bootstrap, "born", [b"1", b"2"])
+        consumer = confluent_consumer(cluster.bootstrap, "g")
+        consumer.subscribe(["born"])
+        assert [message.value() for message in read_records(consumer, 2)] == [b"1", b"2"]
+        consumer.close()
+
+    await asyncio.to_thread(run)
+
+
+async def test_consumers_create_topics_only_when_they_say_so(cluster: Cluster) -> None:
+    def run() -> None:
+        consumer = confluent_consumer(cluster.bootstrap, "g", allow_auto_create_topics=False)
+        consumer.subscribe(["missing"])
+        message = consumer.poll(TIMEOUT_S)
+        assert message.error().code() == KafkaError.UNKNOWN_TOPIC_OR_PART
+        consumer.close()
+        assert "missing" not in admin_of(cluster).list_topics(timeout=TIMEOUT_S).topics
+
+    await asyncio.to_thread(run)
+
+
+async def test_auto_creation_can_be_switched_off(tmp_path: Path) -> None:
+    def run(bootstrap: str) -> None:
+        outcomes: list[KafkaError | None] = []
+        producer = Producer({"bootstrap.servers": bootstrap, "message.timeout.ms": 5_000, "topic.metadata.propagation.max.ms": 500})
+        producer.produce("missing", b"x", on_delivery=lambda error, _: outcomes.append(error))
+        assert producer.flush(TIMEOUT_S) == 0
+        assert outcomes[0] is not None
+        assert outcomes[0].code() == KafkaError.UNKNOWN_TOPIC_OR_PART
+        assert AdminClient({"bootstrap.servers": bootstrap}).list_topics(timeout=TIMEOUT_S).topics == {}
+
+    async with Cluster(tmp_path, auto_create_topics_enable=False) as cluster:
+        await asyncio.to_thread(run, cluster.bootstrap)

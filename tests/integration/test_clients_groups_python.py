@@ -1,0 +1,246 @@
+"""Consumer groups with kafka-python and aiokafka, and a group in which families of clients meet."""
+
+import asyncio
+import contextlib
+import sys
+import threading
+from collections.abc import AsyncIterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from aiokafka import AIOKafkaConsumer
+from aiokafka.coordinator.assignors.roundrobin import RoundRobinPartitionAssignor as AioRoundRobin
+from kafka import KafkaConsumer, TopicPartition
+from kafka.coordinator.assignors.cooperative_sticky import CooperativeStickyAssignor
+from kafka.coordinator.assignors.roundrobin import RoundRobinPartitionAssignor
+from support.clients import SESSION_TIMEOUT_MS, TIMEOUT_S, Polled, confluent_consumer, create_topic, produce
+from support.cluster import Cluster, until
+
+TOPIC = "payments"
+SETTINGS: dict[str, Any] = {
+    "group_id": "g",
+    "auto_offset_reset": "earliest",
+    "session_timeout_ms": SESSION_TIMEOUT_MS,
+    "heartbeat_interval_ms": 200,
+    "metadata_max_age_ms": 500,
+    "fetch_max_wait_ms": 100,
+    "retry_backoff_ms": 50,
+}
+
+
+@pytest.fixture
+async def cluster(tmp_path: Path) -> AsyncIterator[Cluster]:
+    async with Cluster(tmp_path, brokers=2, group_min_session_timeout_ms=500) as cluster:
+        await asyncio.to_thread(create_topic, cluster.bootstrap, TOPIC, 4)
+        yield cluster
+
+
+def values(first: int, count: int) -> list[bytes]:
+    return [b"payment-%d" % index for index in range(first, first + count)]
+
+
+# --- kafka-python ------------------------------------------------------------------------------------------------------------------------
+
+
+POLL_MS = 1_000
+"""kafka-python 3.0.12 forgets an assignment that comes after the poll that asked for it has timed out: polls outlast joins."""
+
+
+class PythonMember:
+    """A kafka-python consumer that is polled in a thread of its own."""
+
+    def __init__(self, consumer: KafkaConsumer) -> None:
+        self.consumer = consumer
+        self.values: list[bytes] = []
+        self.assigned: set[TopicPartition] = set()
+        """As of the last poll: `assignment()` waits for a poll that is under way, which would stop the loop of the cluster."""
+        self.stopping = False
+
+    def run(self) -> None:
+        while not self.stopping:
+            for records in self.consumer.poll(timeout_ms=POLL_MS).values():
+                self.values += [record.value for record in records]
+            self.assigned = self.consumer.assignment()
+
+
+@contextlib.asynccontextmanager
+async def python_member(cluster: Cluster, **settings: Any) -> AsyncIterator[PythonMember]:
+    servers = cluster.bootstrap.split(",")
+    consumer = await asyncio.to_thread(lambda: KafkaConsumer(TOPIC, bootstrap_servers=servers, **(SETTINGS | settings)))
+    await asyncio.to_thread(consumer.partitions_for_topic, TOPIC)  # Else it may lead the group before it knows the topic, and joins twice.
+    member = PythonMember(consumer)
+    polling = asyncio.create_task(asyncio.to_thread(member.run))
+    try:
+        yield member
+    finally:
+        member.stopping = True
+        await polling
+        await asyncio.to_thread(consumer.close)
+
+
+async def until_read(expected: list[bytes], *members: PythonMember) -> None:
+    """Each of the records once, by any of the members."""
+    await until(lambda: sum(len(member.values) for member in members) >= len(expected))
+    assert sorted(value for member in members for value in member.values) == sorted(expected)
+    for member in members:
+        member.values = []
+
+
+async def test_kafka_python_commits_and_resumes(cluster: Cluster) -> None:
+    await asyncio.to_thread(produce, cluster.bootstrap, TOPIC, values(0, 8), range(4))
+    async with python_member(cluster, enable_auto_commit=False) as member:
+        await until_read(values(0, 8), member)
+        await asyncio.to_thread(member.consumer.commit)
+    await asyncio.to_thread(produce, cluster.bootstrap, TOPIC, values(8, 2))
+    async with python_member(cluster) as member:  # Commits when it is closed.
+        await until_read(values(8, 2), member)
+    await asyncio.to_thread(produce, cluster.bootstrap, TOPIC, values(10, 2))
+    async with python_member(cluster) as member:
+        await until_read(values(10, 2), member)
+
+
+@pytest.mark.parametrize("cooperative", [False, True], ids=["eager", "cooperative"])
+async def test_kafka_python_members_share_and_take_over(cluster: Cluster, cooperative: bool) -> None:
+    assignor = {"partition_assignment_strategy": [CooperativeStickyAssignor]} if cooperative else {}
+    async with python_member(cluster, **assignor) as staying:
+        async with python_member(cluster, **assignor) as leaving:
+            await until(lambda: len(staying.assigned) == len(leaving.assigned) == 2 and not staying.assigned & leaving.assigned)
+            await asyncio.to_thread(produce, cluster.bootstrap, TOPIC, values(0, 20), range(4))
+            await until_read(values(0, 20), staying, leaving)
+        await until(lambda: len(staying.assigned) == 4)
+        await asyncio.to_thread(produce, cluster.bootstrap, TOPIC, values(20, 20), range(4))
+        await until_read(values(20, 20), staying)
+
+
+async def test_kafka_python_static_member_takes_its_place_again(cluster: Cluster) -> None:
+    static = {"session_timeout_ms": 10_000, "enable_auto_commit": False}
+    async with python_member(cluster, group_instance_id="b", **static) as staying:
+        async with python_member(cluster, group_instance_id="a", **static) as first:
+            await until(lambda: len(staying.assigned) == len(first.assigned) == 2)
+            places = first.assigned, staying.assigned
+        async with python_member(cluster, group_instance_id="a", **static) as again:
+            await until(lambda: len(again.assigned) == 2)
+            assert (again.assigned, staying.assigned) == places
+            await asyncio.to_thread(produce, cluster.bootstrap, TOPIC, values(0, 8), range(4))
+            await until_read(values(0, 8), staying, again)
+
+
+_MEMBER_PROCESS = """
+import sys
+from kafka import KafkaConsumer, TopicPartition
+topic, *servers = sys.argv[1:]
+consumer = KafkaConsumer(topic, bootstrap_servers=servers, group_id="g", session_timeout_ms=1500, heartbeat_interval_ms=200)
+while len(consumer.assignment()) != 2:
+    consumer.poll(timeout_ms=1000)
+print("shared", flush=True)
+while True:
+    consumer.poll(timeout_ms=1000)
+"""
+
+
+async def test_member_whose_process_is_killed_is_out_after_its_session(cluster: Cluster) -> None:
+    """Nobody says goodbye: the coordinator must notice by itself, and the other member is told with its next heartbeat."""
+    arguments = (sys.executable, "-c", _MEMBER_PROCESS, TOPIC, *cluster.bootstrap.split(","))
+    async with python_member(cluster) as staying:
+        process = await asyncio.create_subprocess_exec(*arguments, stdout=asyncio.subprocess.PIPE)
+        try:
+            assert process.stdout is not None
+            async with asyncio.timeout(TIMEOUT_S):
+                assert await process.stdout.readline() == b"shared\n"
+            await until(lambda: len(staying.assigned) == 2)
+        finally:
+            process.kill()
+            await process.communicate()
+        await until(lambda: len(staying.assigned) == 4)
+        await asyncio.to_thread(produce, cluster.bootstrap, TOPIC, values(0, 8), range(4))
+        await until_read(values(0, 8), staying)
+
+
+# --- aiokafka ----------------------------------------------------------------------------------------------------------------------------
+
+
+def aio_consumer(cluster: Cluster, **settings: Any) -> AIOKafkaConsumer:
+    return AIOKafkaConsumer(TOPIC, bootstrap_servers=cluster.bootstrap, **(SETTINGS | settings))
+
+
+async def collect(count: int, *consumers: AIOKafkaConsumer) -> list[bytes | None]:
+    found: list[bytes | None] = []
+    async with asyncio.timeout(TIMEOUT_S):
+        while len(found) < count:
+            for consumer in consumers:
+                batches = await consumer.getmany(timeout_ms=50)
+                found += [record.value for records in batches.values() for record in records]
+    return found
+
+
+async def test_aiokafka_commits_and_resumes(cluster: Cluster) -> None:
+    await asyncio.to_thread(produce, cluster.bootstrap, TOPIC, values(0, 8), range(4))
+    async with aio_consumer(cluster, enable_auto_commit=False) as consumer:
+        assert sorted(await collect(8, consumer)) == values(0, 8)
+        await consumer.commit()
+    await asyncio.to_thread(produce, cluster.bootstrap, TOPIC, values(8, 2))
+    async with aio_consumer(cluster) as consumer:
+        assert await collect(2, consumer) == values(8, 2)
+    await asyncio.to_thread(produce, cluster.bootstrap, TOPIC, values(10, 2))
+    async with aio_consumer(cluster) as consumer:
+        assert await collect(2, consumer) == values(10, 2)
+
+
+async def test_aiokafka_members_share_and_take_over(cluster: Cluster) -> None:
+    async with aio_consumer(cluster) as staying:
+        async with aio_consumer(cluster) as leaving:
+            await until(lambda: len(staying.assignment()) == len(leaving.assignment()) == 2)
+            assert not staying.assignment() & leaving.assignment()
+            await asyncio.to_thread(produce, cluster.bootstrap, TOPIC, values(0, 20), range(4))
+            assert sorted(await collect(20, staying, leaving)) == sorted(values(0, 20))
+        await until(lambda: len(staying.assignment()) == 4)
+        await asyncio.to_thread(produce, cluster.bootstrap, TOPIC, values(20, 20), range(4))
+        assert sorted(await collect(20, staying)) == sorted(values(20, 20))
+
+
+async def test_aiokafka_goes_on_when_the_coordinator_dies(cluster: Cluster) -> None:
+    async with aio_consumer(cluster, session_timeout_ms=10_000, auto_commit_interval_ms=100) as consumer:
+        await asyncio.to_thread(produce, cluster.bootstrap, TOPIC, values(0, 20), range(4))
+        assert sorted(await collect(20, consumer)) == sorted(values(0, 20))
+        await consumer.commit()
+        await cluster.kill_broker(cluster.leader_of("__consumer_offsets", cluster.broker.groups.partition_of("g") or 0))
+        await asyncio.to_thread(produce, cluster.bootstrap, TOPIC, values(20, 20), range(4))
+        assert sorted(await collect(20, consumer)) == sorted(values(20, 20))
+    async with aio_consumer(cluster) as late:
+        await asyncio.to_thread(produce, cluster.bootstrap, TOPIC, values(40, 4), range(4))
+        assert sorted(await collect(4, late)) == values(40, 4)
+
+
+# --- together ----------------------------------------------------------------------------------------------------------------------------
+
+
+async def test_three_families_in_one_group(cluster: Cluster) -> None:
+    """What "roundrobin" means is between the members; the coordinator only carries it."""
+
+    confluent = confluent_consumer(cluster.bootstrap, "g", partition_assignment_strategy="roundrobin")
+    confluent.subscribe([TOPIC])
+    polled, ended, assigned = Polled(confluent), threading.Event(), list[tuple[str, int]]()
+
+    def is_ended() -> bool:
+        assigned[:] = polled.assigned()[0]
+        return ended.is_set()
+
+    polling = asyncio.create_task(asyncio.to_thread(polled.until, is_ended))
+    try:
+        async with (
+            python_member(cluster, partition_assignment_strategy=[RoundRobinPartitionAssignor]) as python,
+            aio_consumer(cluster, partition_assignment_strategy=[AioRoundRobin]) as aio,
+        ):
+            await until(lambda: sorted(map(len, (python.assigned, assigned, aio.assignment()))) == [1, 1, 2])
+            await asyncio.to_thread(produce, cluster.bootstrap, TOPIC, values(0, 40), range(4))
+            found: list[bytes | None] = []
+            async with asyncio.timeout(TIMEOUT_S):
+                while len(found) + len(python.values) + len(polled.everything()) < 40:
+                    found += [record.value for records in (await aio.getmany(timeout_ms=50)).values() for record in records]
+            assert sorted(found + python.values + polled.everything()) == sorted(values(0, 40))
+            assert sorted(map(len, (found, python.values, polled.everything()))) == [10, 10, 20]
+    finally:
+        ended.set()
+        await polling
+        await asyncio.to_thread(confluent.close)

@@ -1,0 +1,313 @@
+"""What broken and hostile clients send to a whole broker: Kafka's error code or a closed connection, one log line, nobody else notices."""
+
+import asyncio
+import contextlib
+import struct
+from collections.abc import AsyncIterator, Iterator, MutableMapping
+from pathlib import Path
+from random import Random
+from typing import Any
+
+import msgspec
+import pytest
+from crc32c import crc32c
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+from property.test_wire_strategies import messages
+from structlog.testing import capture_logs
+from support.cluster import Cluster
+
+from broker.wire import apis, framing
+from broker.wire.codecs import CODECS
+from broker.wire.error_codes import ErrorCode
+from broker.wire.gen import create_topics as ct
+from broker.wire.gen import fetch, list_offsets, metadata, produce
+from broker.wire.primitives import MAX_ELEMENTS_COUNT
+from controller.rpc.messages import CreateTopics, NewTopic
+from stream.batch.header import HEADER_BYTES
+from stream.batch.records import Record, encode_batch
+
+TIMEOUT_S = 20
+Logs = list[MutableMapping[str, Any]]
+
+
+@pytest.fixture
+async def cluster(tmp_path: Path) -> AsyncIterator[Cluster]:
+    async with Cluster(tmp_path) as cluster:
+        topics = [
+            NewTopic(name="sound"),
+            NewTopic(name="small", configs={"max.message.bytes": "1000"}),
+            NewTopic(name="compacted", configs={"cleanup.policy": "compact"}),
+        ]
+        await cluster.broker.client.create_topics(CreateTopics(topics=topics))
+        for topic in topics:
+            await cluster.until_served(topic.name)
+        yield cluster
+
+
+@pytest.fixture
+def logs(caplog: pytest.LogCaptureFixture) -> Iterator[Logs]:
+    """What was logged; in the end nothing of it may be a traceback or an error, nor may asyncio complain."""
+    with capture_logs() as logs:
+        yield logs
+    assert not [line for line in logs if "exc_info" in line or line["log_level"] in {"error", "critical"}]
+    assert not [record for record in caplog.records if record.name == "asyncio"]
+
+
+class Client:
+    """One connection that speaks our own codec, and whatever else it is told to."""
+
+    def __init__(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        self._reader = reader
+        self._writer = writer
+
+    @classmethod
+    @contextlib.asynccontextmanager
+    async def connected(cls, cluster: Cluster) -> AsyncIterator["Client"]:
+        reader, writer = await asyncio.open_connection("127.0.0.1", cluster.broker.port)
+        try:
+            yield cls(reader, writer)
+        finally:
+            writer.close()
+            with contextlib.suppress(ConnectionError):
+                await writer.wait_closed()
+
+    def send(self, data: bytes | bytearray) -> None:
+        self._writer.write(data)
+
+    async def frame(self) -> bytes | None:
+        """The next answer; None if the connection was closed instead."""
+        async with asyncio.timeout(TIMEOUT_S):
+            try:
+                (size,) = struct.unpack(">i", await self._reader.readexactly(4))
+                return await self._reader.readexactly(size)
+            except (asyncio.IncompleteReadError, ConnectionError):
+                return None
+
+    async def call(self, api: apis.ApiSpec, version: int, request: Any) -> Any:
+        self.send(framing.encode_request_frame(api, version, 7, CODECS[api.key].encode_request, request))
+        frame = await self.frame()
+        assert frame is not None, f"{api.name} was not answered"
+        _, body = framing.parse_response_header(api, version, frame)
+        return framing.decode_body(CODECS[api.key].decode_response, frame, body, version)
+
+    async def produce(self, topic: str, records: bytes | bytearray) -> Any:
+        data = produce.TopicProduceData(name=topic, partition_data=[produce.PartitionProduceData(0, bytes(records))])
+        request = produce.ProduceRequest(acks=-1, timeout_ms=5_000, topic_data=[data])
+        return (await self.call(apis.PRODUCE, 9, request)).responses[0].partition_responses[0]
+
+
+def framed(body: bytes) -> bytes:
+    return struct.pack(">i", len(body)) + body
+
+
+def header(api_key: int, version: int, *, flexible: bool = False) -> bytes:
+    return struct.pack(">hhih", api_key, version, 1, -1) + (b"\0" if flexible else b"")
+
+
+def hostile_frames() -> dict[str, bytes]:
+    """Beside the plain ones: each API at its lowest and highest version with counts and lengths that promise gigabytes."""
+    frames = {
+        "http before ApiVersions": b"GET / HTTP/1.1\r\nHost: x\r\n\r\n",
+        "negative size": struct.pack(">i", -1),
+        "over the limit": struct.pack(">i", 2**31 - 1) + b"x" * 100,
+        "empty frame": framed(b""),
+        "half a header": framed(b"\0\3\0"),
+        "unknown api": framed(header(999, 0)),
+        "unknown version": framed(header(3, 77)),
+        "announced for old clients, not served": framed(header(0, 2)),
+        "long client id": framed(struct.pack(">hhih", 3, 1, 1, 32_767) + b"x"),
+        "kio's bytes": framed(header(0, 9, flexible=True) + bytes.fromhex("00ffff00007530ffffffff0f")),
+        "more elements than one request may have": framed(header(3, 1) + struct.pack(">i", MAX_ELEMENTS_COUNT + 1) + bytes(1_200_000)),
+    }
+    for api in apis.APIS.values():
+        if api in {apis.API_VERSIONS, apis.DESCRIBE_CLUSTER, apis.LIST_GROUPS}:
+            continue  # their lowest versions read nothing that has a length
+        for version in {api.served_min, api.max}:
+            flexible = api.is_flexible(version)
+            lie = b"\xff\xff\xff\xff\x07" if flexible else b"\x7f\xff\xff\xff"
+            frames[f"{api.name} {version}"] = framed(header(api.key, version, flexible=flexible) + lie * 12)
+    return frames
+
+
+async def test_every_hostile_frame_costs_its_connection_and_one_log_line(cluster: Cluster, logs: Logs) -> None:
+    cluster.broker.server._log_limit = Unlimited()  # type: ignore[assignment] - that lines are limited has its own test
+    async with Client.connected(cluster) as bystander:
+        for name, data in hostile_frames().items():
+            logs.clear()
+            async with Client.connected(cluster) as client:
+                client.send(data)
+                assert await client.frame() is None, f"{name} was answered"
+            assert [line["event"] for line in logs] == ["connection_refused"], f"{name}: {logs}"
+            known = await bystander.call(apis.METADATA, 12, metadata.MetadataRequest(topics=[metadata.MetadataRequestTopic(name="sound")]))
+            assert known.topics[0].error_code == 0
+
+
+class Unlimited:
+    def take(self, now: float) -> int | None:
+        return 0
+
+
+async def test_a_flood_of_bad_connections_is_a_few_lines(cluster: Cluster, logs: Logs) -> None:
+    for _ in range(100):
+        async with Client.connected(cluster) as client:
+            client.send(framed(header(999, 0)))
+            assert await client.frame() is None
+    assert 1 <= len(logs) <= 15
+    async with Client.connected(cluster) as client:
+        assert (await client.produce("sound", sound())).base_offset == 0
+
+
+def sound(value: bytes = b"v", **settings: Any) -> bytearray:
+    return encode_batch([Record(0, 1_000, b"k", value), Record(1, 1_000, b"k", value)], **settings)
+
+
+def sealed(batch: bytearray) -> bytearray:
+    """With the CRC that fits whatever is in it."""
+    struct.pack_into(">I", batch, 17, crc32c(memoryview(batch)[21:]))
+    return batch
+
+
+def patched(at: int, layout: str, value: int) -> bytearray:
+    batch = sound()
+    struct.pack_into(layout, batch, at, value)
+    return sealed(batch)
+
+
+def with_garbage(compression: int) -> bytearray:
+    batch = sound()
+    batch[HEADER_BYTES:] = bytes(Random(compression).randbytes(len(batch) - HEADER_BYTES))
+    batch[22] = compression
+    return sealed(batch)
+
+
+BAD_BATCHES = [
+    ("sound", patched(8, ">i", 20), ErrorCode.CORRUPT_MESSAGE),  # its length is shorter than its header
+    ("sound", patched(8, ">i", 2**31 - 1), ErrorCode.CORRUPT_MESSAGE),
+    ("sound", patched(8, ">i", -1), ErrorCode.CORRUPT_MESSAGE),
+    ("sound", patched(23, ">i", 5), ErrorCode.INVALID_RECORD),  # last offset delta
+    ("sound", patched(57, ">i", 2**31 - 1), ErrorCode.INVALID_RECORD),  # record count
+    ("sound", patched(57, ">i", -1), ErrorCode.CORRUPT_MESSAGE),
+    ("sound", patched(21, ">h", 7), ErrorCode.UNSUPPORTED_COMPRESSION_TYPE),
+    ("sound", patched(21, ">h", 0x20), ErrorCode.INVALID_RECORD),  # a control batch
+    ("small", sound(b"x" * 600), ErrorCode.MESSAGE_TOO_LARGE),
+    ("compacted", encode_batch([Record(0, 1_000, None, b"v")]), ErrorCode.INVALID_RECORD),
+    *(("compacted", with_garbage(compression), ErrorCode.CORRUPT_MESSAGE) for compression in range(5)),
+]
+
+
+async def test_bad_batches_get_their_code_and_leave_no_trace(cluster: Cluster, logs: Logs) -> None:
+    async with Client.connected(cluster) as client:
+        for topic, batch, code in BAD_BATCHES:
+            answer = await client.produce(topic, batch)
+            assert (ErrorCode(answer.error_code), answer.base_offset) == (code, -1), bytes(batch).hex()
+        for topic in ("sound", "small", "compacted"):
+            assert (await client.produce(topic, sound())).base_offset == 0, "nothing of it came into the log"
+    assert logs == []
+
+
+@pytest.mark.parametrize("compression", range(5))
+async def test_garbage_under_a_right_checksum_harms_only_who_reads_it(cluster: Cluster, logs: Logs, compression: int) -> None:
+    """Brokers do not look into batches, as Kafka does not. A look-up by time has to: it says so, and the log goes on."""
+    async with Client.connected(cluster) as client:
+        assert (await client.produce("sound", with_garbage(compression))).error_code == 0
+        assert (await client.produce("sound", sound())).base_offset == 2
+        wanted = list_offsets.ListOffsetsPartition(partition_index=0, timestamp=1_000)
+        request = list_offsets.ListOffsetsRequest(topics=[list_offsets.ListOffsetsTopic(name="sound", partitions=[wanted])])
+        found = (await client.call(apis.LIST_OFFSETS, 7, request)).topics[0].partitions[0]
+        assert ErrorCode(found.error_code) in {ErrorCode.CORRUPT_MESSAGE, ErrorCode.KAFKA_STORAGE_ERROR, ErrorCode.NONE}
+        part = fetch.FetchPartition(partition=0, fetch_offset=0, partition_max_bytes=1 << 20)
+        fetched = await client.call(
+            apis.FETCH, 12, fetch.FetchRequest(max_bytes=1 << 20, topics=[fetch.FetchTopic(topic="sound", partitions=[part])])
+        )
+        assert fetched.responses[0].partitions[0].high_watermark == 4
+    assert len(logs) <= 1
+
+
+@pytest.mark.parametrize("name", ["", ".", "..", "a b", "a/b", "ü", "x" * 250, "a\0b", "a\nb"])
+async def test_invalid_topic_names(cluster: Cluster, logs: Logs, name: str) -> None:
+    async with Client.connected(cluster) as client:
+        topic = ct.CreatableTopic(name, num_partitions=1, replication_factor=1)
+        created = (await client.call(apis.CREATE_TOPICS, 7, ct.CreateTopicsRequest([topic], 5_000))).topics[0]
+        assert created.error_code == ErrorCode.INVALID_TOPIC_EXCEPTION
+        assert created.error_message
+        asked = metadata.MetadataRequest(topics=[metadata.MetadataRequestTopic(name=name)], allow_auto_topic_creation=True)
+        known = (await client.call(apis.METADATA, 12, asked)).topics[0]
+        assert known.error_code == ErrorCode.INVALID_TOPIC_EXCEPTION
+    assert logs == []
+
+
+async def test_fetch_and_produce_where_nothing_is(cluster: Cluster, logs: Logs) -> None:
+    async with Client.connected(cluster) as client:
+        for topic, partition, offset, code in [
+            ("sound", 0, 1, ErrorCode.OFFSET_OUT_OF_RANGE),
+            ("sound", 0, 2**63 - 1, ErrorCode.OFFSET_OUT_OF_RANGE),
+            ("sound", 0, -1, ErrorCode.OFFSET_OUT_OF_RANGE),
+            ("sound", 1, 0, ErrorCode.UNKNOWN_TOPIC_OR_PARTITION),
+            ("sound", -1, 0, ErrorCode.UNKNOWN_TOPIC_OR_PARTITION),
+            ("nowhere", 0, 0, ErrorCode.UNKNOWN_TOPIC_OR_PARTITION),
+            ("", 0, 0, ErrorCode.UNKNOWN_TOPIC_OR_PARTITION),
+        ]:
+            part = fetch.FetchPartition(partition=partition, fetch_offset=offset, partition_max_bytes=100)
+            request = fetch.FetchRequest(max_wait_ms=TIMEOUT_S * 1_000, topics=[fetch.FetchTopic(topic=topic, partitions=[part])])
+            found = (await client.call(apis.FETCH, 12, request)).responses[0].partitions[0]
+            assert ErrorCode(found.error_code) is code, (topic, partition, offset)
+    assert logs == []
+
+
+# --- sound frames with senseless content ------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("api", [pytest.param(api, id=api.name) for api in apis.APIS.values()])
+async def test_senseless_requests_are_answered_or_closed_and_never_a_defect(cluster: Cluster, logs: Logs, api: apis.ApiSpec) -> None:
+    """Fields hold anything that their types allow, often names and numbers that do exist."""
+    requests = await asyncio.to_thread(examples, api)
+    rng = Random(api.key)
+    in_turn = asyncio.Semaphore(16)
+
+    async def ask(version: int, request: Any) -> None:
+        async with in_turn, Client.connected(cluster) as client:
+            client.send(framing.encode_request_frame(api, version, 7, CODECS[api.key].encode_request, request))
+            with contextlib.suppress(TimeoutError):  # some wait for others to join them, which is their right
+                async with asyncio.timeout(0.3):
+                    await client.frame()
+
+    await asyncio.gather(*(ask(version, likely(request, rng)) for version, request in requests))
+    async with Client.connected(cluster) as client:
+        assert (await client.produce("sound", sound())).error_code == 0
+    assert not cluster.broker.ended.done()
+
+
+def examples(api: apis.ApiSpec) -> list[tuple[int, Any]]:
+    """(version, request), the same ones every time."""
+    found: list[tuple[int, Any]] = []
+    for version in range(api.served_min, api.max + 1):
+
+        @settings(max_examples=20, derandomize=True, database=None, deadline=None, suppress_health_check=list(HealthCheck))
+        @given(version=st.just(version), request=messages(api, "request", version))
+        def collect(version: int, request: Any) -> None:
+            found.append((version, request))
+
+        collect()
+    return found
+
+
+NUMBERS = {"partition_index": 0, "partition": 0, "index": 0, "num_partitions": 2, "replication_factor": 1, "acks": -1}
+TIMES = {"timeout_ms", "max_wait_ms", "session_timeout_ms", "rebalance_timeout_ms"}
+
+
+def likely(value: Any, rng: Random, name: str = "") -> Any:
+    """The same with many of its fields replaced by what means something here."""
+    if isinstance(value, msgspec.Struct):
+        return type(value)(*(likely(getattr(value, field), rng, field) for field in value.__struct_fields__))
+    if isinstance(value, list | tuple):
+        return [likely(item, rng, name) for item in value]
+    if isinstance(value, str) and rng.random() < 0.6:
+        return rng.choice(["t", "u", "small", "compacted", "consumer", "range"])
+    if name in TIMES and isinstance(value, int):
+        return rng.choice([0, 10, 6_000, value])
+    if name in NUMBERS and rng.random() < 0.6:
+        return NUMBERS[name]
+    if isinstance(value, bytes) and name == "records" and rng.random() < 0.6:
+        return bytes(sound())
+    return value

@@ -1,0 +1,240 @@
+"""What must hold in every run, checked from outside: on what lies in the bucket, what brokers answer and what the metadata says.
+
+Checked at once: acknowledged and readable data is durable (its slot is there, so are all before it, none is a fence, its WAL
+did not end before it); an offset is one record for ever, a record of an idempotent producer has one offset; the watermark never goes
+back, no leader begins below what was acknowledged; a stream epoch has one writer; nothing is deleted that is referred to or that
+recovery needs.
+Checked at the end: everything acknowledged can be read, offsets are contiguous, every referenced object exists, no data object is left
+over.
+Must not look into brokers' memory.
+"""
+
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, field
+
+from controller.metadata.image import MetadataImage
+from controller.metadata.objects import ObjectPhase
+from stream.batch.records import Record
+from stream.format.reader import NeedMore, ObjectIndex, parse_tail
+from stream.ids import StreamId
+from stream.keys import parse_data_key, parse_wal_key
+from stream.ports import ObjectRole, WalIdentity
+from tests.sim.store import Bucket
+
+Part = tuple[str, int]
+"""Topic name and partition."""
+
+
+class Violation(Exception):
+    """Something happened that must not."""
+
+
+@dataclass(slots=True)
+class _Wal:
+    slots: set[int] = field(default_factory=set)
+    durable_end: int = 0
+    fence: int | None = None
+    acked_max: int = -1
+
+
+@dataclass(frozen=True, slots=True)
+class _Stretch:
+    start: int
+    end: int
+    writer: WalIdentity
+    slot: int
+
+
+class Checker:
+    def __init__(self, bucket: Bucket, image: Callable[[], MetadataImage], fail: Callable[[str], None]) -> None:
+        self._bucket = bucket
+        self._image = image
+        self._fail = fail
+        self._wals: dict[WalIdentity, _Wal] = {}
+        self._stretches: dict[StreamId, list[_Stretch]] = {}
+        self._sent: dict[bytes, Part] = {}
+        self._at: dict[Part, dict[int, bytes]] = {}
+        self._where: dict[bytes, int] = {}
+        self._acked: dict[Part, dict[bytes, int]] = {}
+        self._acked_end: dict[Part, dict[int, int]] = {}
+        """By leader epoch: a paused process may open late, what its successors acknowledged is not its to know."""
+        self._watermarks: dict[tuple[Part, int], int] = {}
+        self._owners: dict[tuple[Part, int], WalIdentity] = {}
+        self.acked_count = 0
+        self.read_count = 0
+        bucket.listener = self
+
+    # --- the bucket -------------------------------------------------------------------------------------------------------------------
+
+    def written(self, key: str, data: bytes) -> None:
+        slot = parse_wal_key(key)
+        if slot is None:
+            return
+        index = parse_tail(data, len(data), key)
+        assert not isinstance(index, NeedMore)
+        wal = self._wals.setdefault(slot.writer, _Wal())
+        record = self._image().nodes.wal(slot.writer)
+        if slot.sequence in wal.slots:
+            # A late copy of a PUT may bring back a slot that was deleted after its commit; the janitor finds it when the WAL ended.
+            if record is not None and not record.ended and slot.sequence >= record.committed:
+                self._fail(f"{key} was written twice")
+            return
+        wal.slots.add(slot.sequence)
+        if index.is_fence:
+            wal.fence = slot.sequence if wal.fence is None else min(wal.fence, slot.sequence)
+        else:
+            self._add_stretches(slot.writer, slot.sequence, index)
+        while wal.durable_end in wal.slots and wal.durable_end != wal.fence:
+            wal.durable_end += 1
+
+    def _add_stretches(self, writer: WalIdentity, sequence: int, index: ObjectIndex) -> None:
+        for item in index.ranges:
+            self._stretches.setdefault(item.stream_id, []).append(_Stretch(item.start_offset, item.end_offset, writer, sequence))
+
+    def deleting(self, key: str) -> None:
+        image = self._image()
+        object_id = parse_data_key(key)
+        state = image.objects.get(object_id) if object_id is not None else image.objects.in_place(key)
+        if state is not None and state.phase != ObjectPhase.DESTROYED:
+            self._fail(f"{key} is deleted, the metadata has it as {state.phase.name} with {state.refs} references")
+        slot = parse_wal_key(key)
+        if slot is None:
+            return
+        record = image.nodes.wal(slot.writer)
+        if record is not None and not record.ended and slot.sequence >= record.committed:
+            self._fail(f"{key} is deleted, recovery would begin at slot {record.committed}")
+        if self._wals[slot.writer].fence == slot.sequence:
+            self._fail(f"{key} is deleted, it is a fence")
+
+    def is_own_slot(self, writer: WalIdentity, key: str) -> bool:
+        data = self._bucket.peek(key)
+        if data is None:
+            return False
+        index = parse_tail(data, len(data), key)
+        return not isinstance(index, NeedMore) and index.header.role is ObjectRole.WAL and index.header.writer == writer
+
+    # --- what brokers say --------------------------------------------------------------------------------------------------------------
+
+    def sent(self, part: Part, identities: Iterable[bytes]) -> None:
+        for identity in identities:
+            self._sent[identity] = part
+
+    def opened(self, part: Part, epoch: int, writer: WalIdentity, high_watermark: int) -> None:
+        """A leader begins to serve."""
+        self._own(part, epoch, writer)
+        acked = max((end for acked_in, end in self._acked_end.get(part, {}).items() if acked_in <= epoch), default=0)
+        if high_watermark < acked:
+            self._fail(f"{part} opens at {high_watermark} with epoch {epoch} at {writer}, {acked} was acknowledged")
+        self.watermark(part, epoch, high_watermark)
+
+    def acknowledged(self, part: Part, epoch: int | None, writer: WalIdentity, base: int, identities: list[bytes]) -> None:
+        """A broker says that these records are safe, at these offsets."""
+        if epoch is not None:
+            self._own(part, epoch, writer)
+        end = base + len(identities)
+        stretch = self._durable(part, base, end)
+        if stretch is None:
+            self._fail(f"{writer} acknowledges {part} [{base}, {end}), epoch {epoch}, which is not durable")
+        else:
+            wal = self._wals[stretch.writer]
+            wal.acked_max = max(wal.acked_max, stretch.slot)
+        for at, identity in enumerate(identities):
+            self._place(part, base + at, identity)
+            self._acked.setdefault(part, {})[identity] = base + at
+        if epoch is not None:
+            ends = self._acked_end.setdefault(part, {})
+            ends[epoch] = max(ends.get(epoch, 0), end)
+        self.acked_count += len(identities)
+
+    def fetched(self, part: Part, high_watermark: int, offset: int, batches: list[list[Record]]) -> None:
+        """A broker lets somebody read from `offset`."""
+        expected: int | None = None
+        for records in batches:
+            first, end = records[0].offset, records[-1].offset + 1
+            if expected is None and not first <= offset < end:
+                self._fail(f"{part}: a fetch at {offset} gives [{first}, {end})")
+            if expected is not None and first != expected:
+                self._fail(f"{part}: offset {first} follows {expected - 1}")
+            expected = end
+            if end > high_watermark:
+                self._fail(f"{part}: [{first}, {end}) is readable, the high watermark is {high_watermark}")
+            if self._durable(part, first, end) is None:
+                self._fail(f"{part}: [{first}, {end}) is readable and not durable")
+            for at, record in enumerate(records):
+                if record.offset != first + at:
+                    self._fail(f"{part}: record {at} of the batch at {first} has offset {record.offset}")
+                self._place(part, record.offset, identity_of(record))
+                self.read_count += 1
+
+    def _own(self, part: Part, epoch: int, writer: WalIdentity) -> None:
+        owner = self._owners.setdefault((part, epoch), writer)
+        if owner != writer:
+            self._fail(f"{part} epoch {epoch} is served by {owner} and by {writer}")
+
+    def watermark(self, part: Part, epoch: int, high_watermark: int) -> None:
+        if high_watermark < self._watermarks.get((part, epoch), 0):
+            self._fail(f"{part}: the high watermark goes back from {self._watermarks[part, epoch]} to {high_watermark} in epoch {epoch}")
+        elif high_watermark > self._watermarks.get((part, epoch), 0) and self._durable(part, high_watermark - 1, high_watermark) is None:
+            self._fail(f"{part}: the high watermark moves to {high_watermark}, below which not everything is durable")
+        self._watermarks[part, epoch] = high_watermark
+
+    def _place(self, part: Part, offset: int, identity: bytes) -> None:
+        if self._sent.get(identity) != part:
+            self._fail(f"{part} offset {offset} holds {identity!r}, which nobody sent there")
+        known = self._at.setdefault(part, {}).setdefault(offset, identity)
+        if known != identity:
+            self._fail(f"{part} offset {offset} is {known!r} and {identity!r}")
+        if not identity.startswith(b"-") and self._where.setdefault(identity, offset) != offset:
+            self._fail(f"{part}: {identity!r} lies at {self._where[identity]} and at {offset}")
+
+    def _durable(self, part: Part, start: int, end: int) -> _Stretch | None:
+        image = self._image()
+        topic = image.topics.by_name(part[0])
+        assert topic is not None
+        for stretch in reversed(self._stretches.get(topic.partitions[part[1]].data_stream_id, [])):
+            if not (stretch.start <= start and end <= stretch.end):
+                continue
+            record = image.nodes.wal(stretch.writer)
+            is_past_end = record is not None and record.end is not None and stretch.slot >= record.end
+            if stretch.slot < self._wals[stretch.writer].durable_end and not is_past_end:
+                return stretch
+        return None
+
+    # --- from time to time and at the end ----------------------------------------------------------------------------------------------
+
+    def check_metadata(self) -> None:
+        image = self._image()
+        image.check_invariants()
+        for record in image.nodes.wals():
+            wal = self._wals.get(record.writer)
+            if wal is not None and record.end is not None and wal.acked_max >= record.end:
+                self._fail(f"the WAL of {record.writer} ended at slot {record.end}, slot {wal.acked_max} was acknowledged")
+        for state in image.objects:
+            if state.phase == ObjectPhase.COMMITTED and state.refs and self._bucket.peek(state.key) is None:
+                self._fail(f"{state.key} is referred to {state.refs} times and does not exist")
+
+    def check_all_read(self, part: Part, log_start: int, high_watermark: int) -> None:
+        """Everything of this partition was just read from its start to its end."""
+        at = self._at.get(part, {})
+        for offset in range(log_start, high_watermark):
+            if offset not in at:
+                self._fail(f"{part}: offset {offset} of [{log_start}, {high_watermark}) can not be read")
+        for identity, offset in self._acked.get(part, {}).items():
+            if offset >= high_watermark:
+                self._fail(f"{part}: {identity!r} was acknowledged at {offset}, the log ends at {high_watermark}")
+
+    def orphans(self) -> list[str]:
+        """Data objects that nothing refers to."""
+        image = self._image()
+        found: list[str] = []
+        for key in self._bucket.keys:
+            object_id = parse_data_key(key)
+            state = image.objects.get(object_id) if object_id is not None else None
+            if object_id is not None and (state is None or not state.refs):
+                found.append(f"{key} {state}")
+        return found
+
+
+def identity_of(record: Record) -> bytes:
+    assert record.value is not None
+    return record.value.partition(b" ")[0]

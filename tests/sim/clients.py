@@ -1,0 +1,176 @@
+"""Producers and consumers, as Kafka's clients behave: they find the leader in stale metadata, retry, time out, and never give up.
+
+Invariants: an idempotent producer has one request for a partition under way and repeats it with the same sequence until it is answered;
+late copies of timed-out requests still arrive. A consumer asks with the newest leader epoch that it knows. Every record names itself.
+"""
+
+import asyncio
+from contextlib import suppress
+from random import Random
+from typing import TYPE_CHECKING, Any
+
+from broker.wire.error_codes import ErrorCode
+from stream.batch.records import Record, encode_batch
+from tests.sim.checkers import Part
+from tests.sim.nodes import FetchResult, SimBroker, produce_request
+
+if TYPE_CHECKING:
+    from tests.sim.world import World
+
+_RETRIED = {ErrorCode.NOT_LEADER_OR_FOLLOWER, ErrorCode.LEADER_NOT_AVAILABLE, ErrorCode.KAFKA_STORAGE_ERROR, ErrorCode.REQUEST_TIMED_OUT,
+            ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, ErrorCode.FENCED_LEADER_EPOCH, ErrorCode.UNKNOWN_LEADER_EPOCH}  # fmt: skip
+
+
+class Producer:
+    def __init__(self, world: "World", number: int, *, idempotent: bool) -> None:
+        self._world = world
+        self._rng = Random(f"{world.seed}/producer/{number}")
+        self._id = number if idempotent else -1
+        self._name = f"{'' if idempotent else '-'}{number}"
+        self._next: dict[Part, int] = {}
+        self._think_s = self._rng.choice((0.0, 0.05, 0.3))
+        self._timeout_s = self._rng.choice((0.15, 1.0, 5.0))
+
+    async def run(self, stop: asyncio.Event) -> None:
+        parts = self._world.parts
+        while not stop.is_set():
+            await self.write(self._rng.sample(parts, self._rng.randint(1, min(3, len(parts)))))
+            await asyncio.sleep(self._think_s * self._rng.random() * 2 + 0.01)
+
+    async def write(self, parts: list[Part]) -> None:
+        """Until everything is acknowledged."""
+        pending = {part: self._batch(part) for part in parts}
+        while pending:
+            by_leader: dict[SimBroker, dict[Part, tuple[bytes, list[bytes]]]] = {}
+            for part, batch in pending.items():
+                broker, _ = self._world.leader(part, self._rng)
+                if broker is not None:
+                    by_leader.setdefault(broker, {})[part] = batch
+            for settled in await asyncio.gather(*(self._attempt(broker, batches) for broker, batches in by_leader.items())):
+                for part in settled:
+                    del pending[part]
+            if pending:
+                await asyncio.sleep(self._rng.uniform(0.02, 0.2))
+
+    def _batch(self, part: Part) -> tuple[bytes, list[bytes]]:
+        first = self._next.get(part, 0)
+        count = self._rng.choice((1, 1, 2, 5))
+        self._next[part] = first + count
+        identities = [f"{self._name}/{part[1]}/{sequence}".encode() for sequence in range(first, first + count)]
+        now_ms = self._world.now_ms()
+        padding = b"x" * self._rng.choice((0, 10, 300))
+        records = [Record(at, now_ms, None, identity + b" " + padding, ()) for at, identity in enumerate(identities)]
+        is_idempotent = self._id >= 0
+        data = encode_batch(
+            records,
+            producer_id=self._id,
+            producer_epoch=0 if is_idempotent else -1,
+            base_sequence=first if is_idempotent else -1,
+        )
+        self._world.checker.sent(part, identities)
+        return bytes(data), identities
+
+    async def _attempt(self, broker: SimBroker, batches: dict[Part, tuple[bytes, list[bytes]]]) -> list[Part]:
+        """The parts that are acknowledged now."""
+        world, loop = self._world, self._world.loop
+        answer: asyncio.Future[dict[Part, Any]] = loop.create_future()
+        body = produce_request({part: data for part, (data, _) in batches.items()}, int(self._timeout_s * 1000))
+        identities = {part: names for part, (_, names) in batches.items()}
+
+        def answered(results: dict[Part, Any]) -> None:
+            if not world.network.chance():
+                world.later(world.network.delay_s(), _settle, answer, results)
+
+        copies = [0.0, self._rng.uniform(0, 5)] if world.network.chance(0.3) else [0.0]
+        if not world.network.chance():
+            for delay_s in copies:
+                world.later(delay_s + world.network.delay_s(), broker.deliver, broker.produce, body, identities, answered)
+        results: dict[Part, Any] = {}
+        with suppress(TimeoutError):
+            # An impatient producer without sequences would go on writing for ever; in peace everybody waits.
+            async with asyncio.timeout(10 if world.calm else self._timeout_s):
+                results = await answer
+        return [part for part, item in results.items() if self._is_settled(part, item, broker)]
+
+    def _is_settled(self, part: Part, item: Any, broker: SimBroker) -> bool:
+        code = ErrorCode(item.error_code)
+        if code in (ErrorCode.NONE, ErrorCode.DUPLICATE_SEQUENCE_NUMBER):
+            return True
+        if (
+            code is ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER
+            and not self._world.leases
+            and self._world.leader(part, self._rng, exact=True)[0] is not broker
+        ):
+            return False  # a former leader that believes in itself refuses what it does not know; with leases it would not answer
+        if code not in _RETRIED:
+            self._world.fail(f"producer {self._name} writes in order to {part} and is told {code.name}: {item.error_message}")
+        return False
+
+
+def _settle(answer: "asyncio.Future[Any]", results: Any) -> None:
+    if not answer.done():
+        answer.set_result(results)
+
+
+class Consumer:
+    """Reads everything, from the beginning, again and again from where it is."""
+
+    def __init__(self, world: "World", number: int) -> None:
+        self._world = world
+        self._rng = Random(f"{world.seed}/consumer/{number}")
+        self.positions: dict[Part, int] = dict.fromkeys(world.parts, 0)
+        self.starts: dict[Part, int] = dict.fromkeys(world.parts, 0)
+        self.watermarks: dict[Part, int] = {}
+        self._epochs: dict[Part, int] = {}
+        self._max_bytes = self._rng.choice((1, 1000, 1 << 20))
+
+    async def run(self, stop: asyncio.Event) -> None:
+        while not stop.is_set():
+            await self.poll(self._rng.choice((0, 50, 500)))
+            if self._rng.random() < 0.02:
+                self.positions[self._rng.choice(self._world.parts)] = 0
+            await asyncio.sleep(self._rng.uniform(0.01, 0.3))
+
+    def has_read(self, part: Part) -> bool:
+        """Up to the end that the last answer told."""
+        return part in self.watermarks and self.positions[part] >= self.watermarks[part]
+
+    async def poll(self, max_wait_ms: int, *, exact: bool = False) -> None:
+        by_leader: dict[SimBroker, dict[Part, tuple[int, int]]] = {}
+        for part, offset in self.positions.items():
+            broker, epoch = self._world.leader(part, self._rng, exact=exact)
+            if broker is not None and epoch >= self._epochs.get(part, 0):
+                by_leader.setdefault(broker, {})[part] = (offset, epoch)
+        await asyncio.gather(*(self._fetch(broker, wanted, max_wait_ms) for broker, wanted in by_leader.items()))
+
+    async def _fetch(self, broker: SimBroker, wanted: dict[Part, tuple[int, int]], max_wait_ms: int) -> None:
+        world, loop = self._world, self._world.loop
+        answer: asyncio.Future[dict[Part, FetchResult]] = loop.create_future()
+
+        def answered(results: dict[Part, FetchResult]) -> None:
+            if not world.network.chance():
+                world.later(world.network.delay_s(), _settle, answer, results)
+
+        world.later(world.network.delay_s(), broker.deliver, broker.fetch, wanted, max_wait_ms, self._max_bytes, answered)
+        try:
+            async with asyncio.timeout(3):
+                results = await answer
+        except TimeoutError:
+            return
+        for part, found in results.items():
+            self._take(part, *wanted[part], found)
+
+    def _take(self, part: Part, offset: int, epoch: int, found: FetchResult) -> None:
+        if found.error_code == ErrorCode.OFFSET_OUT_OF_RANGE and self._world.log_start(part) > offset:
+            # The answer's own log start may lag behind a trim that is just being made.
+            self.positions[part] = self.starts[part] = self._world.log_start(part)
+            return
+        if found.error_code == ErrorCode.OFFSET_OUT_OF_RANGE and epoch >= self._epochs.get(part, 0) and self.positions[part] == offset:
+            self._world.fail(f"{part}: offset {offset}, which was read up to, is out of range: {found}")
+        if found.error_code:
+            return
+        self._epochs[part] = max(self._epochs.get(part, 0), epoch)
+        self.watermarks[part] = found.high_watermark
+        self.starts[part] = found.log_start_offset
+        if found.batches and self.positions[part] == offset:
+            self.positions[part] = found.batches[-1][-1].offset + 1

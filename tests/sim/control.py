@@ -1,0 +1,129 @@
+"""One start of a simulated controller: the real runtime, managers, sessions, ticks, janitor and service over a simulated disk and network.
+
+Invariant: what `propose` answered is on the disk; a kill loses what was not; the next start begins from the disk alone. Wired as
+`controller.main.ControllerServer` wires it, without files, snapshots and sockets.
+"""
+
+import asyncio
+from collections.abc import Callable, Sequence
+from random import Random
+from uuid import UUID
+
+from controller.config import ControllerConfig
+from controller.dispatch import Dispatch
+from controller.janitor import Janitor
+from controller.managers.result import Result
+from controller.metadata.codec import decode_record
+from controller.metadata.image import MetadataImage
+from controller.metadata.records import ClusterRecord, ControllerEpoch, MetadataOffset
+from controller.quorum import CommittedRecords, Leadership
+from controller.rpc.server import ControllerService
+from controller.runtime import Runtime
+from controller.sessions import Sessions
+from controller.ticks import OVER, Ticks
+from objectstore.ports import ObjectStore
+from stream.ids import Millis
+
+ADDRESS = "controller:1"
+
+
+class Disk:
+    """Survives the controller's process."""
+
+    def __init__(self) -> None:
+        self.records: list[bytes] = []
+        self.epoch = 0
+        self.image = MetadataImage()
+        """What the durable records add up to, kept by the simulator as the truth to check against."""
+        self.on_commit: Callable[[], None] = lambda: None
+
+    def append(self, records: Sequence[bytes]) -> None:
+        self.records.extend(records)
+        self.image.apply_all(decode_record(record) for record in records)
+        self.on_commit()
+
+
+class SimQuorum:
+    """`controller.quorum.Quorum` of one controller; records below `first_offset` are to be had as a snapshot only."""
+
+    def __init__(self, disk: Disk, rng: Random, sync_ms: float) -> None:
+        self._disk = disk
+        self._rng = rng
+        self._sync_s = sync_ms / 1000
+        disk.epoch += 1
+        self._epoch = ControllerEpoch(disk.epoch)
+        self._committed_offset = len(disk.records)
+        self._first = rng.choice((0, self._committed_offset, self._committed_offset // 2))
+        self._committed = asyncio.Event()
+
+    @property
+    def leadership(self) -> Leadership:
+        return Leadership(active=True, epoch=self._epoch, address=ADDRESS)
+
+    @property
+    def first_offset(self) -> MetadataOffset:
+        return MetadataOffset(self._first)
+
+    @property
+    def committed_offset(self) -> MetadataOffset:
+        return MetadataOffset(self._committed_offset)
+
+    async def propose(self, epoch: ControllerEpoch, records: Sequence[bytes]) -> MetadataOffset:
+        assert epoch == self._epoch
+        await asyncio.sleep(self._sync_s * self._rng.random())
+        self._disk.append(records)
+        await asyncio.sleep(self._sync_s * self._rng.random())
+        self._committed_offset = len(self._disk.records)
+        waiters, self._committed = self._committed, asyncio.Event()
+        waiters.set()
+        return self.committed_offset
+
+    def read(self, offset: MetadataOffset, max_bytes: int) -> CommittedRecords:
+        assert self._first <= offset <= self._committed_offset
+        end = offset
+        size_bytes = 0
+        while end < self._committed_offset and (end == offset or size_bytes < max_bytes):
+            size_bytes += len(self._disk.records[end])
+            end += 1
+        return CommittedRecords(offset, self._disk.records[offset:end])
+
+    async def wait_committed(self, offset: MetadataOffset) -> None:
+        while self._committed_offset <= offset:
+            await self._committed.wait()
+
+    async def drop_before(self, offset: MetadataOffset) -> None:
+        del offset
+
+    def on_leadership(self, listener: Callable[[Leadership], None]) -> None:
+        del listener
+
+
+async def run_controller(
+    disk: Disk, store: ObjectStore, config: ControllerConfig, rng: Random, now_ms: Callable[[], Millis], sync_ms: float
+) -> tuple[Runtime, list["asyncio.Task[None]"]]:
+    """Start; returns the runtime and its periodic tasks."""
+    now = asyncio.get_running_loop().time
+    quorum = SimQuorum(disk, rng, sync_ms)
+    image = MetadataImage()
+    image.apply_all(decode_record(record) for record in disk.records)
+    sessions = Sessions(timeout_ms=config.session_timeout_ms, grace_ms=config.session_grace_ms, lag_limit_ms=config.lag_limit_ms)
+    for node in image.nodes:
+        if not node.fenced:
+            sessions.registered(node.node_id, node.node_epoch, int(now() * 1_000))
+    runtime = Runtime(quorum, image, config, now_ms)
+    runtime.start()
+    if not image.cluster_id:
+        await runtime.submit("NameCluster", lambda _image, _now: Result([ClusterRecord(config.cluster_id)]))
+    wake = asyncio.Event()
+    dispatch = Dispatch(
+        config, quorum, runtime, sessions, wake=wake.set, now=now, new_uuid=lambda: UUID(int=rng.getrandbits(128), version=4)
+    )
+    service = ControllerService(config, quorum, runtime, sessions, methods=dispatch.methods(), now=now)
+    ticks = Ticks(config, runtime, sessions, disconnect=service.disconnect, due=wake, now=now)
+    await service.start()
+    janitor = Janitor(config, runtime, store, now_ms)
+    loop = asyncio.get_running_loop()
+    return runtime, [loop.create_task(run()) for run in (ticks.watch_sessions, ticks.maintain, janitor.run)]
+
+
+__all__ = ["ADDRESS", "OVER", "Disk", "run_controller"]

@@ -1,0 +1,124 @@
+"""Configurations drawn from the seed: mostly extreme, because bugs live where a limit is met at every second step."""
+
+from dataclasses import dataclass
+from pathlib import Path
+from random import Random
+
+from controller.config import ControllerConfig
+from stream.compaction.plan import CompactionConfig
+from stream.config import StreamConfig
+
+_MIB = 1 << 20
+PREPARED_TTL_MS = 20_000
+
+
+@dataclass(frozen=True, slots=True)
+class Limits:
+    stream: StreamConfig
+    controller: ControllerConfig
+    compaction: CompactionConfig
+    compacting: bool
+    checkpoint_bytes: int
+    metadata_timeout_s: float
+    retrying_store: bool
+    brokers: int
+    partitions: int
+    producers: int
+    store_p50_ms: float
+    store_p99_ms: float
+    store_faults: float
+    network_ms: float
+    network_lossy: float
+    disk_sync_ms: float
+
+
+def draw(rng: Random) -> Limits:
+    pick = rng.choice
+    p50_ms = pick((2, 20, 100))
+    return Limits(
+        stream=_stream(rng),
+        controller=_controller(rng),
+        compaction=CompactionConfig(
+            interval_ms=pick((300, 3_000)),
+            small_bytes_max=pick((200, 4_000, 4 * _MIB)),
+            small_count_min=pick((2, 4, 8)),
+            round_bytes_max=pick((1_000, 64 * _MIB)),
+            round_ranges_max=pick((2, 10, 4_000)),
+            object_bytes_max=pick((800, 32 * _MIB)),
+            stream_object_bytes_min=pick((300, 8 * _MIB)),
+            page_ranges=pick((2, 5, 256)),
+        ),
+        compacting=rng.random() < 0.7,
+        checkpoint_bytes=pick((200, 3_000, 64 * _MIB)),
+        metadata_timeout_s=pick((3.0, 30.0)),
+        retrying_store=rng.random() < 0.3,
+        brokers=pick((2, 3, 3, 4)),
+        partitions=pick((1, 2, 4, 7)),
+        producers=pick((1, 2, 4)),
+        store_p50_ms=p50_ms,
+        store_p99_ms=p50_ms * pick((1.5, 5, 20)),
+        store_faults=pick((0.0, 0.01, 0.05)),
+        network_ms=pick((1, 10, 50)),
+        network_lossy=pick((0.0, 0.01, 0.04)),
+        disk_sync_ms=pick((1, 5, 50)),
+    )
+
+
+def _stream(rng: Random) -> StreamConfig:
+    pick = rng.choice
+    block_bytes = pick((500, 4_000, 64 * _MIB))
+    unacknowledged_bytes = pick((6_000, 50_000, 256 * _MIB))
+    return StreamConfig(
+        bulk_bytes_max=pick((200, 1_000, 8 * _MIB)),
+        batching_bytes_per_s=pick((1, 2_000, 8 * _MIB)),
+        wal_linger_ms=pick((0, 5, 250)),
+        wal_linger_idle_ms=pick((0, 40)),
+        wal_pause_ms=pick((0, 5)),
+        wal_in_flight_max=pick((1, 2, 4, 16)),
+        wal_unacknowledged_bytes_max=unacknowledged_bytes,
+        append_overshoot_bytes_max=pick((0, 2_000, 64 * _MIB)),
+        wal_put_deadline_ms=pick((8_000, 60_000)),
+        wal_put_attempt_ms=pick((400, 3_000, 20_000)),
+        wal_hedge_factor=pick((0, 1, 3)),
+        wal_hedge_min_ms=pick((1, 100)),
+        retry_backoff_ms=pick((5, 50)),
+        retry_backoff_max_ms=pick((50, 2_000)),
+        log_cache_bytes_max=max(2 * block_bytes, pick((2_000, 20_000, 256 * _MIB))),
+        block_bytes_max=block_bytes,
+        block_age_max_ms=pick((300, 2_000, 8_000)),
+        block_streams_max=pick((1, 3, 8_000)),
+        stream_object_bytes_min=pick((200, 2_000, 8 * _MIB)),
+        upload_object_bytes_max=pick((300, 3_000, 16 * _MIB)),
+        upload_blocks_in_flight_max=pick((1, 2, 3)),
+        upload_puts_in_flight_max=pick((1, 8)),
+        upload_attempt_ms=pick((1_000, 60_000)),
+        prepared_reuse_ms=PREPARED_TTL_MS // 4,
+        wal_delete_grace_ms=pick((0, 500, 4_000)),
+        recovery_read_ahead_count=pick((1, 2, 8)),
+        recovery_commit_objects_max=pick((1, 3, 200)),
+        recovery_commit_ranges_max=pick((1, 5, 10_000)),
+        block_cache_bytes_max=pick((1, 5_000, 128 * _MIB)),
+        read_plan_objects_max=pick((1, 2, 16)),
+        close_in_place_ranges_max=pick((1, 10, 2_000)),
+        close_upload_wait_ms=pick((50, 5_000)),
+        commit_ranges_max=pick((1, 4, 16_000)),
+        commit_objects_max=pick((1, 3, 1_000)),
+        commit_closes_max=pick((1, 3, 2_000)),
+    )
+
+
+def _controller(rng: Random) -> ControllerConfig:
+    pick = rng.choice
+    return ControllerConfig(
+        data_dir=Path("/nowhere"),
+        cluster_id="sim",
+        host="controller",
+        port=1,
+        session_timeout_ms=pick((1_500, 3_000, 6_000)),
+        session_grace_ms=pick((300, 1_000)),
+        read_grace_ms=pick((1, 500, 3_000)),
+        janitor_interval_ms=pick((300, 2_000)),
+        batch_count_max=pick((1, 4, 512)),
+        batch_bytes_max=pick((100, 1 << 20)),
+        reply_cache_count_max=pick((1, 20, 4_096)),
+    )

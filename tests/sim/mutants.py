@@ -1,0 +1,240 @@
+"""Planted bugs: each is a small, plausible mistake in the real code. If the simulator does not find one, it proves nothing about that rule.
+
+A mutant replaces one function or method for as long as a run takes. Must never be imported by the product.
+"""
+
+import asyncio
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import broker.partition.log as partition_log
+import controller.managers.commits as commits
+from broker.partition.append import AppendGroup
+from broker.partition.partition import Partition
+from broker.partition.producer_state import ProducerState
+from objectstore.errors import PreconditionFailed
+from stream.errors import WalFenced
+from stream.ids import WalSequence
+from stream.recovery import _Walk
+from stream.storage import Storage
+from stream.upload import Uploader
+from stream.wal.core import WalCore
+from stream.wal.slot_writer import SlotWriter
+from stream.wal.slots import SlotTable
+
+Patch = tuple[Any, str, Any]
+
+
+def _ack_before_durable() -> list[Patch]:
+    real = SlotWriter.write
+
+    async def write(self: SlotWriter, key: str, sequence: WalSequence, built: Any) -> None:
+        task = asyncio.ensure_future(real(self, key, sequence, built))
+        self._tries.add(task)
+        task.add_done_callback(lambda done: done.cancelled() or done.exception())
+        await asyncio.sleep(0)
+
+    return [(SlotWriter, "write", write)]
+
+
+def _ack_out_of_order() -> list[Patch]:
+    def put_succeeded(self: Any, sequence: WalSequence) -> list[Any]:
+        bulk = next(bulk for bulk in self._started if bulk.sequence == sequence)
+        self._started.remove(bulk)
+        self._in_flight_count -= 1
+        self._unacknowledged_bytes -= bulk.size_bytes
+        return [bulk]
+
+    def add(self: SlotTable, sequence: WalSequence, key: str, size_bytes: int, ranges: Any) -> None:
+        last = self._slots[-1].sequence if self._slots else sequence - 1
+        real_add(self, WalSequence(last + 1), key, size_bytes, ranges)
+
+    real_add = SlotTable.add
+    return [(WalCore, "put_succeeded", put_succeeded), (SlotTable, "add", add)]
+
+
+def _own_object_taken_for_a_fence() -> list[Patch]:
+    async def attempt(self: SlotWriter, key: str, sequence: WalSequence, built: Any) -> None:
+        try:
+            await self._store.put_if_absent(key, built.chunks)
+        except PreconditionFailed:
+            raise WalFenced(sequence, "whatever is there") from None
+
+    return [(SlotWriter, "_try", attempt)]
+
+
+def _any_412_is_success() -> list[Patch]:
+    async def attempt(self: SlotWriter, key: str, sequence: WalSequence, built: Any) -> None:
+        try:
+            await self._store.put_if_absent(key, built.chunks)
+        except PreconditionFailed:
+            return
+
+    return [(SlotWriter, "_try", attempt)]
+
+
+def _recovery_without_fence() -> list[Patch]:
+    async def fence(_: Any, __: WalSequence) -> bool:
+        return True
+
+    return [(_Walk, "_fence", fence)]
+
+
+def _recovery_skips_a_slot() -> list[Patch]:
+    real = _Walk.slots
+
+    async def slots(self: Any) -> Any:
+        number = 0
+        async for found in real(self):
+            number += 1
+            if number % 5:
+                yield found
+
+    return [(_Walk, "slots", slots)]
+
+
+def _recovery_stops_early() -> list[Patch]:
+    """A 412 on the fence is taken for somebody else's fence, although the writer's last PUT landed in between."""
+    real = _Walk._fence
+
+    async def fence(self: Any, sequence: WalSequence) -> bool:
+        await real(self, sequence)
+        return True
+
+    return [(_Walk, "_fence", fence)]
+
+
+def _wal_deleted_before_the_commit() -> list[Patch]:
+    real = Uploader._upload
+
+    async def upload(self: Uploader, block: Any) -> Any:
+        uploaded = await real(self, block)
+        storage = self._on_committed.__self__
+        self._delete_after_grace([slot.key for slot in storage._slots._slots if slot.sequence < block.end_sequence and not slot.in_place])
+        return uploaded
+
+    return [(Uploader, "_upload", upload)]
+
+
+def _commits_out_of_order() -> list[Patch]:
+    real = Uploader._process
+    return [(Uploader, "_process", lambda self, block, _before: real(self, block, None))]
+
+
+def _zombie_may_commit() -> list[Patch]:
+    def check_node(image: Any, node: Any) -> Any:
+        return image.nodes.get(node.node_id)
+
+    return [(commits, "check_node", check_node), (commits, "check_owner", lambda _stream, _node: None)]
+
+
+def _zombie_may_close() -> list[Patch]:
+    real = commits._Commit._close
+
+    def close(self: Any, item: Any) -> None:
+        stream = self._image.streams.get(item.stream_id)
+        if stream is None or not stream.opened or stream.epoch < item.epoch:
+            real(self, item)
+        elif item.stream_id not in self._closed:
+            self._closed.add(item.stream_id)
+            end = max(self._changes.end_of(stream), stream.start_offset)
+            self._changes.records.append(commits.StreamClosed(item.stream_id, stream.epoch, end))
+
+    return [(commits, "check_node", lambda image, node: image.nodes.get(node.node_id)), (commits._Commit, "_close", close)]
+
+
+def _unclean_open_without_scan() -> list[Patch]:
+    async def scan(*_: Any) -> None:
+        pass
+
+    return [(partition_log, "_scan", scan)]
+
+
+def _producers_not_restored() -> list[Patch]:
+    return [(ProducerState, "restore", lambda _self, _snapshot: None)]
+
+
+def _duplicate_answered_at_once() -> list[Patch]:
+    def await_repetition(_: AppendGroup, partition: Partition, batch: Any, outcome: Any) -> None:
+        outcome.base_offset = batch.base_offset
+        outcome.end_offset = batch.end_offset
+        outcome.log_start_offset = partition.log_start_offset
+
+    return [(AppendGroup, "_await_repetition", await_repetition)]
+
+
+def _sequences_not_checked() -> list[Patch]:
+    return [(ProducerState, "check", lambda *_: None)]
+
+
+def _slots_in_place_deleted_by_their_writer() -> list[Patch]:
+    def commit(self: SlotTable, end: WalSequence) -> list[str]:
+        keys: list[str] = []
+        while self._slots and self._slots[0].sequence < end:
+            keys.append(self._slots.popleft().key)
+        return keys
+
+    return [(SlotTable, "commit", commit)]
+
+
+def _watermark_moves_at_append() -> list[Patch]:
+    return [(Partition, "high_watermark", property(lambda self: self.log_end_offset))]
+
+
+def _closed_at_the_appended_end() -> list[Patch]:
+    """The close does not wait for what is under way: its end is what was durable when it began."""
+
+    async def flush(_: Storage) -> None:
+        await asyncio.sleep(0)
+
+    return [(Storage, "flush", flush)]
+
+
+def _acknowledges_after_a_fence() -> list[Patch]:
+    """The writer that met a fence goes on as if nothing had happened."""
+
+    async def attempt(self: SlotWriter, key: str, sequence: WalSequence, built: Any) -> None:
+        try:
+            await real(self, key, sequence, built)
+        except WalFenced:
+            return
+
+    real = SlotWriter._try
+    return [(SlotWriter, "_try", attempt)]
+
+
+MUTANTS: dict[str, Callable[[], list[Patch]]] = {
+    "ack_before_durable": _ack_before_durable,
+    "ack_out_of_order": _ack_out_of_order,
+    "own_object_taken_for_a_fence": _own_object_taken_for_a_fence,
+    "any_412_is_success": _any_412_is_success,
+    "acknowledges_after_a_fence": _acknowledges_after_a_fence,
+    "recovery_without_fence": _recovery_without_fence,
+    "recovery_skips_a_slot": _recovery_skips_a_slot,
+    "recovery_stops_early": _recovery_stops_early,
+    "wal_deleted_before_the_commit": _wal_deleted_before_the_commit,
+    "commits_out_of_order": _commits_out_of_order,
+    "zombie_may_commit": _zombie_may_commit,
+    "zombie_may_close": _zombie_may_close,
+    "closed_without_flush": _closed_at_the_appended_end,
+    "unclean_open_without_scan": _unclean_open_without_scan,
+    "producers_not_restored": _producers_not_restored,
+    "duplicate_answered_at_once": _duplicate_answered_at_once,
+    "sequences_not_checked": _sequences_not_checked,
+    "slots_in_place_deleted_by_their_writer": _slots_in_place_deleted_by_their_writer,
+    "watermark_moves_at_append": _watermark_moves_at_append,
+}
+
+
+@contextmanager
+def planted(name: str) -> Iterator[None]:
+    patches = MUTANTS[name]()
+    originals = [target.__dict__[attribute] for target, attribute, _ in patches]
+    for target, attribute, value in patches:
+        setattr(target, attribute, value)
+    try:
+        yield
+    finally:
+        for (target, attribute, _), original in zip(patches, originals, strict=True):
+            setattr(target, attribute, original)

@@ -1,0 +1,368 @@
+"""gRPC as `controller.rpc.transport` offers it, between simulated processes.
+
+Invariants: a unary request may be late (later than its caller waits), lost, carried out without an answer, or carried out twice; a stream
+delivers in order and breaks; while a link is cut nothing passes and streams hang; a killed process's connections are reset (or, after a
+"power failure", just fall silent). Nobody but the product decides what that means. Source: style.md section 6.
+"""
+
+import asyncio
+from collections import deque
+from collections.abc import Callable, Coroutine, Mapping
+from contextvars import Context
+from random import Random
+from typing import Any
+
+import grpc.aio
+
+from controller.rpc.transport import END_OF_STREAM, Metadata, RpcFailed, StatusCode
+from tests.sim.loop import PROCESS, Process, process_name
+
+_RECONNECT_S = 0.05
+
+
+def rpc_failed(code: StatusCode, details: str) -> RpcFailed:
+    return RpcFailed(code, grpc.aio.Metadata(), grpc.aio.Metadata(), details=details)
+
+
+class Aborted(Exception):
+    """What `context.abort` raises in a handler."""
+
+    def __init__(self, code: StatusCode, details: str) -> None:
+        super().__init__(details)
+        self.failure = rpc_failed(code, details)
+
+
+class Network:
+    def __init__(self, rng: Random, trace: Callable[..., None], *, latency_ms: float, lossy: float) -> None:
+        self.rng = rng
+        self.trace = trace
+        self.latency_ms = latency_ms
+        self.lossy = lossy
+        self.cut: set[str] = set()
+        """Names of processes that are cut off from the controller."""
+        self.listeners: dict[str, SimListener] = {}
+        self._streams: dict[int, SimStreamCall] = {}
+        self._tasks: set[asyncio.Task[None]] = set()
+        self._serial = 0
+
+    def spawn(self, travel: Coroutine[Any, Any, None]) -> None:
+        """A task that belongs to no process."""
+        task = asyncio.get_running_loop().create_task(travel, context=Context())
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard, context=Context())
+
+    def delay_s(self) -> float:
+        delay_ms = self.latency_ms * (0.5 + self.rng.random())
+        return delay_ms * (20 if self.rng.random() < self.lossy else 1) / 1000
+
+    def chance(self, factor: float = 1.0) -> bool:
+        return self.rng.random() < self.lossy * factor
+
+    def register_stream(self, stream: "SimStreamCall") -> None:
+        self._serial += 1
+        self._streams[self._serial] = stream
+        if self._serial % 16 == 0:
+            self._streams = {serial: open_stream for serial, open_stream in self._streams.items() if not open_stream.closed}
+
+    def process_died(self, process: Process, *, resets: bool) -> None:
+        """Its connections are reset, or fall silent."""
+        for address, listener in list(self.listeners.items()):
+            if listener.process is process:
+                del self.listeners[address]
+                listener.died()
+        for stream in list(self._streams.values()):
+            if stream.process is process and resets:
+                stream.cancel()
+            elif stream.server is process:
+                stream.server_died()
+
+
+class SimListener:
+    """`controller.rpc.transport.Listener`."""
+
+    def __init__(self, unary: Mapping[str, Any], follow: Any) -> None:
+        process = PROCESS.get()
+        assert process is not None, "a server belongs to a process"
+        self.process = process
+        self.network: Network = process.network
+        self.unary = unary
+        self.follow = follow
+        self._calls: dict[int, asyncio.Future[bytes]] = {}
+        self._tasks: set[asyncio.Task[None]] = set()
+        self._serial = 0
+
+    async def start(self, host: str, port: int) -> int:
+        self.network.listeners[f"{host}:{port}"] = self
+        return port
+
+    async def stop(self, grace_s: float | None) -> None:
+        del grace_s
+        for address, listener in list(self.network.listeners.items()):
+            if listener is self:
+                del self.network.listeners[address]
+
+    def call(self, method: str, request: bytes, timeout: float, metadata: Metadata) -> "asyncio.Future[bytes]":
+        """Run a handler in the server's process. The future belongs to the network."""
+        loop = asyncio.get_running_loop()
+        answer: asyncio.Future[bytes] = loop.create_future()
+        context = _UnaryContext(loop.time() + timeout, metadata)
+
+        async def run() -> None:
+            try:
+                result = await self.unary[method](request, context)
+            except Aborted as aborted:
+                _fail(answer, aborted.failure)
+            except Exception as error:  # noqa: BLE001 - as gRPC does
+                _fail(answer, rpc_failed(StatusCode.UNKNOWN, repr(error)))
+            else:
+                if not answer.done():
+                    answer.set_result(result)
+
+        self._serial += 1
+        serial = self._serial
+        self._calls[serial] = answer
+        answer.add_done_callback(lambda _: self._calls.pop(serial, None), context=Context())
+        loop.call_soon(self._begin, run, context=self.process.context())
+        return answer
+
+    def _begin(self, run: Callable[[], Coroutine[Any, Any, None]]) -> None:
+        task = asyncio.get_running_loop().create_task(run())
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+
+    def died(self) -> None:
+        for answer in list(self._calls.values()):
+            _fail(answer, rpc_failed(StatusCode.UNAVAILABLE, "connection reset"))
+
+
+def _fail(answer: "asyncio.Future[Any]", error: Exception) -> None:
+    if not answer.done():
+        answer.set_exception(error)
+        answer.exception()
+
+
+class _UnaryContext:
+    def __init__(self, deadline: float, metadata: Metadata) -> None:
+        self._deadline = deadline
+        self._metadata = metadata
+
+    def time_remaining(self) -> float:
+        return max(0.0, self._deadline - asyncio.get_running_loop().time())
+
+    def invocation_metadata(self) -> Metadata:
+        return self._metadata
+
+    async def abort(self, code: StatusCode, details: str = "") -> None:
+        raise Aborted(code, details)
+
+
+class SimChannel:
+    """`controller.rpc.transport.Channel` of the process that makes it."""
+
+    def __init__(self, address: str) -> None:
+        process = PROCESS.get()
+        assert process is not None, "a channel belongs to a process"
+        self.address = address
+        self._process = process
+        self._network: Network = process.network
+
+    def unary(self, method: str) -> Any:
+        async def call(request: bytes, *, timeout: float, metadata: Metadata = ()) -> bytes:
+            loop = asyncio.get_running_loop()
+            answer: asyncio.Future[bytes] = loop.create_future()
+            self._network.spawn(self._exchange(method, request, timeout, metadata, answer))
+            try:
+                async with asyncio.timeout(timeout):
+                    return await answer
+            except TimeoutError:
+                raise rpc_failed(StatusCode.DEADLINE_EXCEEDED, "no answer in time") from None
+
+        return call
+
+    def follow(self) -> "SimStreamCall":
+        stream = SimStreamCall(self._network, self._process, self.address)
+        self._network.register_stream(stream)
+        return stream
+
+    async def close(self) -> None:
+        pass
+
+    async def _exchange(self, method: str, request: bytes, timeout: float, metadata: Metadata, answer: "asyncio.Future[bytes]") -> None:
+        network, rng = self._network, self._network.rng
+        await asyncio.sleep(network.delay_s())
+        if network.chance(0.3):
+            await asyncio.sleep(rng.uniform(0, 8))
+        if self._process.name in network.cut or network.chance():
+            if rng.random() < 0.5:
+                _fail(answer, rpc_failed(StatusCode.UNAVAILABLE, "connection reset"))
+            return
+        copies = 2 if network.chance() else 1
+        for copy in range(copies):
+            if copy:
+                await asyncio.sleep(rng.uniform(0, 3))
+            listener = network.listeners.get(self.address)
+            if listener is None:
+                _fail(answer, rpc_failed(StatusCode.UNAVAILABLE, "connection refused"))
+                return
+            network.trace("rpc", self._process.name, method)
+            try:
+                data = await listener.call(method, request, timeout, metadata)
+            except RpcFailed as error:
+                _fail(answer, error)
+                continue
+            if network.chance() or self._process.name in network.cut:
+                if rng.random() < 0.5:
+                    _fail(answer, rpc_failed(StatusCode.UNAVAILABLE, "connection reset after the request"))
+                continue
+            await asyncio.sleep(network.delay_s())
+            if not answer.done():
+                answer.set_result(data)
+
+
+class _Pipe:
+    """One direction of a stream: in order, late, and standing still while the link is cut."""
+
+    def __init__(self, network: Network, link: str, deliver: Callable[[Any], None]) -> None:
+        self._network = network
+        self._link = link
+        self._deliver = deliver
+        self._items: deque[tuple[float, Any]] = deque()
+        self._last = 0.0
+        self._busy = False
+        self._loop = asyncio.get_running_loop()
+
+    def send(self, item: Any) -> None:
+        self._last = max(self._last, self._loop.time() + self._network.delay_s())
+        self._items.append((self._last, item))
+        if not self._busy:
+            self._busy = True
+            self._loop.call_at(self._last, self._pump, context=Context())
+
+    def _pump(self) -> None:
+        if self._link in self._network.cut:
+            self._loop.call_later(_RECONNECT_S, self._pump, context=Context())
+            return
+        now = self._loop.time()
+        while self._items and self._items[0][0] <= now:
+            self._deliver(self._items.popleft()[1])
+        self._busy = bool(self._items)
+        if self._busy:
+            self._loop.call_at(self._items[0][0], self._pump, context=Context())
+
+
+class _Inbox:
+    """What one end of a stream has received; an exception in it is raised, again and again."""
+
+    def __init__(self) -> None:
+        self._items: deque[Any] = deque()
+        self._waiter: asyncio.Future[None] | None = None
+
+    def put(self, item: Any) -> None:
+        self._items.append(item)
+        if self._waiter is not None and not self._waiter.done():
+            self._waiter.set_result(None)
+
+    async def get(self) -> Any:
+        while not self._items:
+            self._waiter = asyncio.get_running_loop().create_future()
+            await self._waiter
+        item = self._items[0]
+        if isinstance(item, Exception):
+            raise item
+        if item is not END_OF_STREAM:
+            self._items.popleft()
+        return item
+
+
+class SimStreamCall:
+    """The client's end; holds the server's too."""
+
+    def __init__(self, network: Network, process: Process, address: str) -> None:
+        self._network = network
+        self.process = process
+        self.server: Process | None = None
+        self.closed = False
+        self._address = address
+        self._inbox = _Inbox()
+        self._server_inbox = _Inbox()
+        self._handler: asyncio.Task[None] | None = None
+        self._up = _Pipe(network, process.name, self._at_server)
+        self._down = _Pipe(network, process.name, self._inbox.put)
+        self._up.send("connect")
+
+    async def read(self) -> Any:
+        return await self._inbox.get()
+
+    async def write(self, request: bytes) -> None:
+        if self.closed:
+            raise asyncio.InvalidStateError("the stream is closed")
+        self._up.send(request)
+
+    def cancel(self) -> bool:
+        if not self.closed:
+            self.closed = True
+            self._up.send("cancel")
+        return True
+
+    async def code(self) -> StatusCode:
+        return StatusCode.UNAVAILABLE
+
+    async def details(self) -> str:
+        return ""
+
+    def server_died(self) -> None:
+        self._handler = None
+        self._down.send(rpc_failed(StatusCode.UNAVAILABLE, "connection reset"))
+
+    def _at_server(self, item: Any) -> None:
+        if item == "connect":
+            listener = self._network.listeners.get(self._address)
+            if listener is None:
+                self._down.send(rpc_failed(StatusCode.UNAVAILABLE, "connection refused"))
+                return
+            self.server = listener.process
+            self._network.trace("follow", self.process.name)
+            asyncio.get_running_loop().call_soon(self._start, listener, context=listener.process.context())
+        elif item == "cancel":
+            if self.server is not None:
+                asyncio.get_running_loop().call_soon(self._cancel_handler, context=self.server.context())
+        else:
+            self._server_inbox.put(item)
+
+    def _start(self, listener: SimListener) -> None:
+        self._handler = asyncio.get_running_loop().create_task(self._serve(listener))
+
+    def _cancel_handler(self) -> None:
+        if self._handler is not None:
+            self._handler.cancel()
+
+    async def _serve(self, listener: SimListener) -> None:
+        try:
+            await listener.follow(None, _StreamContext(self))
+        except Aborted as aborted:
+            self._down.send(aborted.failure)
+        else:
+            self._down.send(END_OF_STREAM)
+
+    def server_write(self, message: bytes) -> None:
+        self._down.send(message)
+
+    async def server_read(self) -> Any:
+        return await self._server_inbox.get()
+
+
+class _StreamContext:
+    def __init__(self, stream: SimStreamCall) -> None:
+        self._stream = stream
+
+    async def read(self) -> Any:
+        return await self._stream.server_read()
+
+    async def write(self, message: bytes) -> None:
+        self._stream.server_write(message)
+
+    async def abort(self, code: StatusCode, details: str = "") -> None:
+        raise Aborted(code, details)
+
+    def peer(self) -> str:
+        return process_name()

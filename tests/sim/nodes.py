@@ -1,0 +1,341 @@
+"""One start of a simulated broker: the real client, follower, storage, partitions, merger and recovery duty, and the real Kafka handlers.
+
+Wired as `broker.node.Broker` wires it, without sockets and groups. Every request and answer is a Kafka frame. Must not judge; it hands what
+it answers to the checker in the moment in which it answers.
+"""
+
+import asyncio
+from collections.abc import Callable
+from dataclasses import dataclass
+from random import Random
+from types import SimpleNamespace
+from typing import TYPE_CHECKING, Any
+from uuid import UUID
+
+from broker.config import BrokerConfig
+from broker.handlers.fetch import handle_fetch
+from broker.handlers.produce import handle_produce
+from broker.partition.log import LogConfig
+from broker.partition.manager import PartitionManager
+from broker.partition.partition import Partition
+from broker.ports import RequestContext
+from broker.recovery_duty import RecoveryDuty
+from broker.server import CannotAnswer
+from broker.wire import apis
+from broker.wire.codecs import CODECS
+from broker.wire.gen import fetch as wire_fetch
+from broker.wire.gen import produce as wire_produce
+from broker.wire.primitives import Reader, Writer
+from controller.errors import ControllerError
+from controller.metadata.image import MetadataImage
+from controller.rpc.client import ControllerClient
+from controller.rpc.follower import MetadataFollower
+from controller.rpc.messages import RegisterBroker, UnregisterBroker
+from controller.rpc.stream_metadata import ControllerStreamMetadata
+from objectstore.errors import ObjectStoreError
+from objectstore.ports import ObjectStore
+from objectstore.retry import RetryingStore, RetryPolicy
+from stream.batch.records import Record, decode_records
+from stream.block_cache import BlockCache
+from stream.compaction.merge import Merger
+from stream.errors import StreamError, WalFenced
+from stream.ids import Millis, NodeId
+from stream.keys import wal_key
+from stream.object_reader import ObjectReader
+from stream.ports import WalIdentity
+from stream.recovery import recover_wal
+from stream.storage import Storage
+from tests.sim.checkers import Part
+from tests.sim.control import ADDRESS
+from tests.sim.loop import Process
+from tests.sim.store import SimStore
+
+if TYPE_CHECKING:
+    from tests.sim.world import World
+
+PRODUCE_VERSION = 11
+FETCH_VERSION = 12
+_CONNECTION = SimpleNamespace(id=1, local_host="127.0.0.1", local_port=9092, peer="sim", peer_host="sim")
+
+
+def encode_request(api: Any, version: int, message: Any) -> bytes:
+    body = Writer()
+    CODECS[api.key].encode_request(body, message, version)
+    return bytes(body)
+
+
+def decode_response(api: Any, version: int, response: Any) -> Any:
+    frame = b"".join(response) if isinstance(response, list) else bytes(response)
+    reader = Reader(memoryview(frame), 9 if api.is_flexible(version) else 8)
+    message = CODECS[api.key].decode_response(reader, version)
+    reader.expect_end()
+    return message
+
+
+def batches_of(records: Any) -> list[list[Record]]:
+    data = memoryview(bytes(records or b""))
+    batches: list[list[Record]] = []
+    at = 0
+    while at < len(data):
+        batches.append(list(decode_records(data[at:])))
+        at += 12 + int.from_bytes(data[at + 8 : at + 12], "big")
+    return batches
+
+
+@dataclass(frozen=True, slots=True)
+class FetchResult:
+    error_code: int
+    high_watermark: int
+    log_start_offset: int
+    batches: list[list[Record]]
+
+
+class SimBroker:
+    """Implements `broker.ports.Node` as far as produce and fetch need it."""
+
+    def __init__(self, world: "World", node_id: int, start: int) -> None:
+        self.world = world
+        self.rng = Random(f"{world.seed}/broker/{node_id}/{start}")
+        self.process = Process(f"b{node_id}.{start}")
+        self.process.network = world.network
+        self.node_id = NodeId(node_id)
+        self.me = WalIdentity(self.node_id, world.no_epoch)
+        self.cluster_id = "sim"
+        self.config = BrokerConfig(node_id=node_id)
+        self.raw_store = SimStore(world.bucket, world.weather, self.rng, world.trace)
+        self.store: ObjectStore = self.raw_store
+        if world.limits.retrying_store:
+            loop = world.loop
+            self.store = RetryingStore(self.raw_store, RetryPolicy(deadline_ms=10_000), clock=loop.time, rng=self.rng)
+        self.serving = False
+        self.leaving = False
+        self.follower: MetadataFollower
+        self.storage: Storage
+        self.partitions: PartitionManager
+        self.client: ControllerClient
+        self._tasks: list[asyncio.Task[None]] = []
+        self._correlation = 0
+
+    # --- broker.ports.Node -------------------------------------------------------------------------------------------------------------
+
+    @property
+    def node_epoch(self) -> Any:
+        return self.me.node_epoch
+
+    @property
+    def image(self) -> MetadataImage:
+        return self.follower.image
+
+    def now_ms(self) -> Millis:
+        return self.world.now_ms()
+
+    def can_write(self) -> bool:
+        return (self.follower.can_write() or not self.world.leases) and not self.storage.fenced
+
+    # --- life --------------------------------------------------------------------------------------------------------------------------
+
+    def start(self) -> None:
+        self.world.loop.call_soon(lambda: self._tasks.append(self.world.loop.create_task(self._run())), context=self.process.context())
+
+    async def _run(self) -> None:
+        try:
+            await self._start()
+        except (ControllerError, StreamError, ObjectStoreError, TimeoutError) as error:
+            self._end(f"start failed: {error!r}")
+
+    async def _start(self) -> None:
+        world, limits = self.world, self.world.limits
+        self.client = ControllerClient([ADDRESS], rng=self.rng)
+        request = RegisterBroker(
+            node_id=self.node_id, incarnation_id=UUID(int=self.rng.getrandbits(128)), host="h", port=9092, machine_host="m"
+        )
+        registered = await self.client.register_broker(request, timeout_s=30)
+        me = self.me = WalIdentity(registered.node_id, registered.node_epoch)
+        self.follower = MetadataFollower(self.client, me, rng=self.rng)
+        self.client.bind(self.follower)
+        await self.follower.start(30)
+        metadata = ControllerStreamMetadata(self.client, self.follower, me, timeout_s=limits.metadata_timeout_s)
+        self.storage = Storage(self.store, metadata, me, limits.stream, now_ms=self.now_ms, rng=self.rng, on_fenced=self._on_storage_fenced)
+        await self.storage.start()
+        self.partitions = PartitionManager(
+            me,
+            self.storage,
+            lambda: self.follower.image,
+            self.follower.subscribe,
+            self.now_ms,
+            config=LogConfig(checkpoint_bytes=limits.checkpoint_bytes),
+        )
+        self.partitions.add_leader_change_listener(self._on_leader_change)
+        recovery = RecoveryDuty(
+            me,
+            lambda: self.follower.image,
+            lambda failed, start: recover_wal(
+                self.store, metadata, failed, start, recoverer=me, now_ms=self.now_ms(), config=limits.stream
+            ),
+            self.rng,
+        )
+        self.follower.on_session(self._on_session)
+        self.follower.failed.add_done_callback(lambda _: self._end("the follower is over"))
+        self.follower.subscribe(recovery.on_batch)
+        await self.partitions.start()
+        merger = Merger(
+            self.store,
+            metadata,
+            ObjectReader(self.store, BlockCache(limits.stream.block_cache_bytes_max)),
+            me,
+            owned=self.storage.open_handles,
+            now_ms=self.now_ms,
+            config=limits.compaction,
+        )
+        if limits.compacting:
+            self._tasks.append(world.loop.create_task(merger.run()))
+        self.serving = True
+        world.trace("serving", self.process.name, me.node_epoch)
+
+    def _on_session(self, has_session: bool) -> None:
+        if has_session:
+            self.storage.resume_acknowledging()
+            return
+        if self.world.leases or self.follower.fenced:
+            self.storage.stop_acknowledging()
+        if self.follower.fenced:
+            self._end("fenced by the controller")
+
+    def _on_storage_fenced(self, error: StreamError) -> None:
+        if (
+            isinstance(error, WalFenced)
+            and error.sequence >= 0
+            and self.world.checker.is_own_slot(self.me, wal_key(self.me, error.sequence))
+        ):
+            self.world.fail(f"{self.me} takes its own object in slot {error.sequence} for a fence")
+        self._end(f"storage: {error}")
+
+    def _on_leader_change(self, topic: str, index: int, opened: bool) -> None:
+        if opened:
+            partition = self.partitions.get(topic, index)
+            assert isinstance(partition, Partition)
+            self.world.trace("opened", self.process.name, index, partition.leader_epoch, partition.high_watermark)
+            self.world.checker.opened((topic, index), partition.leader_epoch, self.me, partition.high_watermark)
+
+    def _end(self, reason: str) -> None:
+        if not self.leaving:
+            self.world.broker_ended(self, reason)
+
+    async def leave(self) -> None:
+        """Stop in order, as `broker.node.Broker.stop`."""
+        self.leaving = True
+        try:
+            async with asyncio.timeout(20):
+                if self.serving and not self.storage.fenced and not self.follower.fenced:
+                    await self.partitions.close()
+                    await self.storage.close(timeout_s=5)
+                    await self.client.unregister_broker(
+                        UnregisterBroker(node_id=self.node_id, node_epoch=self.node_epoch, wal_end=self.storage.wal_end)
+                    )
+        except (TimeoutError, ControllerError, StreamError) as error:
+            self.world.trace("left_unclean", self.process.name, type(error).__name__)
+        self.world.broker_ended(self, "left")
+
+    # --- requests ----------------------------------------------------------------------------------------------------------------------
+
+    def deliver(self, handler: Callable[..., None], *args: Any) -> None:
+        """Something arrives from the network: handled when this process runs."""
+        self.world.loop.call_soon(handler, *args, context=self.process.context())
+
+    def _context(self, api: Any, version: int, body: bytes) -> RequestContext:
+        self._correlation += 1
+        frame = memoryview(bytearray(body))
+        return RequestContext(api.key, version, self._correlation, "sim", _CONNECTION, frame, 0, self.world.loop.time())
+
+    def produce(self, body: bytes, sent: dict[Part, list[bytes]], answered: Callable[[dict[Part, Any]], None]) -> None:
+        """sent: for the checker, which records the request holds."""
+        if not self.serving:
+            return
+        epochs = {part: self._epoch(part) for part in sent}
+
+        def respond(response: Any) -> None:
+            message = decode_response(apis.PRODUCE, PRODUCE_VERSION, response)
+            results = {(topic.name, item.index): item for topic in message.responses for item in topic.partition_responses}
+            for part, item in results.items():
+                if item.error_code == 0:
+                    self.world.trace("ack", self.process.name, part, item.base_offset)
+                    epoch = epochs[part] if epochs[part] is not None else self._epoch(part)
+                    self.world.checker.acknowledged(part, epoch, self.me, item.base_offset, sent[part])
+            answered(results)
+
+        try:
+            handle_produce(self, self._context(apis.PRODUCE, PRODUCE_VERSION, body), respond)
+        except CannotAnswer as error:
+            self.world.trace("connection_closed", self.process.name, str(error))
+
+    def _epoch(self, part: Part) -> int | None:
+        found = self.partitions.get(*part)
+        return found.leader_epoch if isinstance(found, Partition) else None
+
+    def fetch(
+        self, wanted: dict[Part, tuple[int, int]], max_wait_ms: int, max_bytes: int, answered: Callable[[dict[Part, Any]], None]
+    ) -> None:
+        """wanted: offset and leader epoch by partition. Answers with results whose `records` are batches of records."""
+        if self.serving:
+            for part in wanted:
+                if isinstance(found := self.partitions.get(*part), Partition):
+                    self.world.checker.watermark(part, found.leader_epoch, found.high_watermark)
+            self._tasks.append(self.world.loop.create_task(self._fetch(wanted, max_wait_ms, max_bytes, answered)))
+
+    async def _fetch(
+        self, wanted: dict[Part, tuple[int, int]], max_wait_ms: int, max_bytes: int, answered: Callable[[dict[Part, Any]], None]
+    ) -> None:
+        by_topic: dict[str, list[Any]] = {}
+        for (topic, index), (offset, epoch) in wanted.items():
+            fields = wire_fetch.FetchPartition(
+                partition=index, fetch_offset=offset, current_leader_epoch=epoch, partition_max_bytes=max_bytes
+            )
+            by_topic.setdefault(topic, []).append(fields)
+        topics = [wire_fetch.FetchTopic(topic=topic, partitions=items) for topic, items in by_topic.items()]
+        request = wire_fetch.FetchRequest(
+            max_wait_ms=max_wait_ms, min_bytes=1, max_bytes=max_bytes, isolation_level=0, session_id=0, session_epoch=-1, topics=topics
+        )
+        body = encode_request(apis.FETCH, FETCH_VERSION, request)
+        response = handle_fetch(self, self._context(apis.FETCH, FETCH_VERSION, body))
+        if asyncio.iscoroutine(response):
+            try:
+                response = await response
+            except (ObjectStoreError, StreamError, TimeoutError) as error:
+                self.world.trace("fetch_failed", self.process.name, type(error).__name__)
+                return
+        message = decode_response(apis.FETCH, FETCH_VERSION, response)
+        results: dict[Part, Any] = {}
+        for topic in message.responses:
+            for item in topic.partitions:
+                part = (topic.topic, item.partition_index)
+                batches = batches_of(item.records) if item.error_code == 0 else []
+                results[part] = FetchResult(item.error_code, item.high_watermark, item.log_start_offset, batches)
+                if item.error_code == 0:
+                    self.world.checker.fetched(part, item.high_watermark, wanted[part][0], batches)
+        answered(results)
+
+    async def trim(self, part: Part, share: float) -> None:
+        found = self.partitions.get(*part)
+        if not isinstance(found, Partition):
+            return
+        offset = found.log_start_offset + int((found.high_watermark - found.log_start_offset) * share)
+        try:
+            # What is trimmed can not be scanned after a crash: the producers' state has to be durable before.
+            await self.partitions._life.checkpoint([found])
+            await self.storage.flush()
+            await self.storage.trim(found.log.data, offset)
+        except (ControllerError, StreamError, TimeoutError) as error:
+            self.world.trace("trim_failed", self.process.name, type(error).__name__)
+        else:
+            self.world.trace("trimmed", part, offset)
+
+    def spawn(self, make: Callable[[], Any]) -> None:
+        self.deliver(lambda: self._tasks.append(self.world.loop.create_task(make())))
+
+
+def produce_request(batches: dict[Part, bytes], timeout_ms: int) -> bytes:
+    by_topic: dict[str, list[Any]] = {}
+    for (topic, index), records in batches.items():
+        by_topic.setdefault(topic, []).append(wire_produce.PartitionProduceData(index, records))
+    data = [wire_produce.TopicProduceData(name=topic, partition_data=items) for topic, items in by_topic.items()]
+    return encode_request(apis.PRODUCE, PRODUCE_VERSION, wire_produce.ProduceRequest(acks=-1, timeout_ms=timeout_ms, topic_data=data))

@@ -1,0 +1,166 @@
+"""The object store of a simulated cluster: one bucket in memory, and for each process a client whose calls travel.
+
+Invariants: a call that left its process goes on without it: a paused or killed caller's PUT may still land, an answer may come when nobody
+waits any more; calls overtake one another by latency; a cancelled call may have happened or not. Faults are those of
+`objectstore.faults`, drawn from the seed. Must not judge what is stored: the bucket's listener does.
+"""
+
+import asyncio
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from contextvars import Context
+from random import Random
+from typing import Any, Protocol, TypeVar
+
+from objectstore.body import join_body
+from objectstore.errors import ObjectStoreError
+from objectstore.faults import Fault, FaultConfig, FaultRule, FaultyStore, Latency
+from objectstore.memory import MemoryStore
+from objectstore.ports import Body, ObjectInfo, ObjectTail
+
+T = TypeVar("T")
+
+
+class BucketListener(Protocol):
+    def written(self, key: str, data: bytes) -> None: ...
+    def deleting(self, key: str) -> None: ...
+
+
+class Bucket(MemoryStore):
+    """What is durable. Tells its listener of every change, in the moment in which it happens."""
+
+    def __init__(self, now_ms: Callable[[], int]) -> None:
+        super().__init__(now_ms)
+        self.listener: BucketListener | None = None
+
+    def peek(self, key: str) -> bytes | None:
+        stored = self._objects.get(key)
+        return None if stored is None else stored.cut(0, stored.info.size_bytes)
+
+    @property
+    def keys(self) -> list[str]:
+        return list(self._keys)
+
+    def _write(self, key: str, body: Body) -> str:
+        etag = super()._write(key, body)
+        if self.listener is not None:
+            self.listener.written(key, join_body(body))
+        return etag
+
+    async def delete(self, keys: Sequence[str]) -> None:
+        for key in keys:
+            if self.listener is not None and key in self._objects:
+                self.listener.deleting(key)
+            await super().delete([key])
+
+
+class StoreWeather:
+    """How the store is at present, the same for all clients. The scenario changes it."""
+
+    def __init__(self, rng: Random, *, fault_share: float, p50_ms: float, p99_ms: float) -> None:
+        self.p50_ms = p50_ms
+        self.p99_ms = p99_ms
+        self.down = False
+        self.slow_factor = 1.0
+        share = fault_share
+        self._rules = (
+            FaultRule(Fault.LOST_RESPONSE, share),
+            FaultRule(Fault.THROTTLED, share, burst_count=rng.choice((1, 3))),
+            FaultRule(Fault.RESET, share),
+            FaultRule(Fault.CONFLICT, share / 2),
+            FaultRule(Fault.TRUNCATED, share / 20),
+            FaultRule(Fault.FLIPPED_BIT, share / 20),
+        )
+        self.faults = share > 0
+
+    def config(self) -> FaultConfig:
+        latency = Latency(self.p50_ms * self.slow_factor / 2, self.p99_ms * self.slow_factor / 2)
+        return FaultConfig((latency,), self._rules if self.faults else ())
+
+    def response_s(self, rng: Random) -> float:
+        return Latency(self.p50_ms * self.slow_factor / 2, self.p99_ms * self.slow_factor / 2).draw_ms(rng) / 1000
+
+
+class SimStore:
+    """One process's client. Implements `objectstore.ports.ObjectStore`."""
+
+    def __init__(self, bucket: Bucket, weather: StoreWeather, rng: Random, trace: Callable[..., None]) -> None:
+        self._weather = weather
+        self._rng = rng
+        self._trace = trace
+        self._faulty = FaultyStore(bucket, rng)
+        self._under_way: dict[int, asyncio.Task[None]] = {}
+        self._serial = 0
+
+    def process_died(self) -> None:
+        """Requests that are on their way arrive, or do not."""
+        for task in self._under_way.values():
+            if self._rng.random() < 0.5:
+                task.cancel()
+
+    async def get(self, key: str) -> bytes:
+        return await self._call("get", key, lambda: self._faulty.get(key))
+
+    async def get_range(self, key: str, start: int, length: int) -> bytes:
+        return await self._call("get_range", key, lambda: self._faulty.get_range(key, start, length))
+
+    async def get_tail(self, key: str, length: int) -> ObjectTail:
+        return await self._call("get_tail", key, lambda: self._faulty.get_tail(key, length))
+
+    async def head(self, key: str) -> ObjectInfo:
+        return await self._call("head", key, lambda: self._faulty.head(key))
+
+    async def put(self, key: str, body: Body) -> str:
+        data = join_body(body)
+        return await self._call("put", key, lambda: self._faulty.put(key, data))
+
+    async def put_if_absent(self, key: str, body: Body) -> str:
+        data = join_body(body)
+        return await self._call("put_if_absent", key, lambda: self._faulty.put_if_absent(key, data))
+
+    async def put_if_match(self, key: str, body: Body, etag: str) -> str:
+        data = join_body(body)
+        return await self._call("put_if_match", key, lambda: self._faulty.put_if_match(key, data, etag))
+
+    async def list(self, prefix: str, *, start_after: str = "") -> AsyncIterator[ObjectInfo]:
+        async def collect() -> list[ObjectInfo]:
+            return [info async for info in self._faulty._store.list(prefix, start_after=start_after)]
+
+        for info in await self._call("list", prefix, collect):
+            yield info
+
+    async def delete(self, keys: Sequence[str]) -> None:
+        wanted = list(keys)
+        await self._call("delete", wanted[0] if wanted else "", lambda: self._faulty.delete(wanted))
+
+    async def close(self) -> None:
+        pass
+
+    async def _call(self, operation: str, key: str, call: Callable[[], Awaitable[T]]) -> T:
+        answer: asyncio.Future[T] = asyncio.get_running_loop().create_future()
+        self._serial += 1
+        serial = self._serial
+        task = asyncio.get_running_loop().create_task(self._travel(operation, key, call, answer), context=Context())
+        self._under_way[serial] = task
+        task.add_done_callback(lambda _: self._under_way.pop(serial, None))
+        try:
+            return await answer
+        except asyncio.CancelledError:
+            if self._rng.random() < 0.5:
+                task.cancel()
+            raise
+
+    async def _travel(self, operation: str, key: str, call: Callable[[], Awaitable[Any]], answer: "asyncio.Future[Any]") -> None:
+        self._faulty.config = self._weather.config()
+        self._faulty.down = self._weather.down
+        try:
+            result, error = await call(), None
+        except ObjectStoreError as failure:
+            result, error = None, failure
+        self._trace("store", operation, key, type(error).__name__ if error else "ok")
+        await asyncio.sleep(self._weather.response_s(self._rng))
+        if answer.done():
+            return
+        if error is not None:
+            answer.set_exception(error)
+        else:
+            answer.set_result(result)

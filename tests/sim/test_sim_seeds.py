@@ -1,0 +1,17 @@
+"""A few seeds of every scenario at every run of the tests; thousands at night with `python -m tests.sim`."""
+
+import pytest
+
+from tests.sim.scenarios import SCENARIOS
+from tests.sim.world import World
+
+SEEDS_EACH = 2
+
+
+@pytest.mark.parametrize("scenario", SCENARIOS)
+def test_nothing_acknowledged_is_lost_and_everything_heals(scenario: str) -> None:
+    for seed in range(SEEDS_EACH):
+        outcome = World(seed, scenario).run()
+        assert outcome.violation is None, f"python -m tests.sim --seed {seed} --scenario {scenario}: {outcome.violation}"
+        assert outcome.acked_count, "the clients wrote nothing"
+        assert outcome.read_count, "nobody read anything"

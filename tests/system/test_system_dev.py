@@ -1,0 +1,245 @@
+"""`penstock dev` and the commands around it, as a newcomer uses them: real processes, real sockets, real clients."""
+
+import asyncio
+import json
+import os
+import signal
+import socket
+import subprocess
+import sys
+import tempfile
+import time
+import urllib.request
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from support.dev_cluster import PENSTOCK, asked, is_gone, penstock, pids_of
+
+from deploy.cluster.directories import TEMPORARY_PREFIX
+from deploy.cluster.handle import LocalCluster
+
+pytestmark = pytest.mark.system
+
+
+@pytest.fixture(scope="module")
+def cluster() -> Iterator[LocalCluster]:
+    with LocalCluster(["--log-level", "error"]) as cluster:
+        yield cluster
+
+
+def wait_until_gone(pids: list[int], timeout_s: float = 10) -> None:
+    deadline = time.monotonic() + timeout_s
+    while left := [pid for pid in pids if not is_gone(pid)]:
+        assert time.monotonic() < deadline, f"still there: {left}"
+        time.sleep(0.02)
+
+
+def temporary_directories(pid: int) -> list[Path]:
+    return list(Path(tempfile.gettempdir()).glob(f"{TEMPORARY_PREFIX}{pid}-*"))
+
+
+def test_ready_line_and_state_file_tell_the_same(cluster: LocalCluster) -> None:
+    told = dict(part.split("=", 1) for part in cluster.ready_line.removeprefix("ready: ").split())
+    state = cluster.state()
+    assert (told["bootstrap"], told["store"], told["controller"]) == (state.bootstrap, state.store, state.controller)
+    assert [(process.role, process.node_id, process.phase) for process in state.processes] == [
+        ("store", None, "serving"),
+        ("controller", 0, "serving"),
+        ("broker", 0, "serving"),
+        ("broker", 1, "serving"),
+    ]
+    assert len(set(pids_of(cluster))) == 5, "each is a process of its own"
+    for process in state.processes:
+        with socket.create_connection((process.host, process.port), timeout=5):
+            pass
+    assert json.loads(cluster.state_path.read_text())["processes"][2]["port"] == int(state.bootstrap.split(",")[0].split(":")[1])
+
+
+def test_topics_produce_consume(cluster: LocalCluster) -> None:
+    created = penstock(cluster, "topics", "create", "words", "--partitions", "3", "--config", "retention.ms=3600000")
+    assert (created.returncode, created.stdout) == (0, "created words\n")
+    assert {"name": "words", "partitions": 3} in asked(cluster, "topics", "list")
+    sent = penstock(cluster, "produce", "words", "--key-separator", ":", given="".join(f"k{n}:v{n}\n" for n in range(300)))
+    assert (sent.returncode, sent.stderr) == (0, "300 records acknowledged\n")
+    described = asked(cluster, "topics", "describe", "words")
+    assert sum(part["latest"] for part in described["partitions"]) == 300
+    assert described["configs"]["retention.ms"] == "3600000"
+    read = penstock(cluster, "consume", "words", "--from-beginning", "--max-messages", "300", "--json")
+    records = [json.loads(line) for line in read.stdout.splitlines()]
+    assert {(record["key"], record["value"]) for record in records} == {(f"k{n}", f"v{n}") for n in range(300)}
+    assert penstock(cluster, "topics", "delete", "words").returncode == 0
+    assert "words" not in [topic["name"] for topic in asked(cluster, "topics", "list")]
+
+
+def test_a_group_goes_on_where_it_stopped(cluster: LocalCluster) -> None:
+    penstock(cluster, "topics", "create", "shared")
+    penstock(cluster, "produce", "shared", given="one\ntwo\nthree\n")
+    first = penstock(cluster, "consume", "shared", "--from-beginning", "--group", "g", "--max-messages", "2")
+    second = penstock(cluster, "consume", "shared", "--from-beginning", "--group", "g", "--max-messages", "1")
+    assert (first.stdout, second.stdout) == ("one\ntwo\n", "three\n")
+
+
+def test_streams_and_nodes_show_the_metadata(cluster: LocalCluster) -> None:
+    penstock(cluster, "topics", "create", "looked-at", "--partitions", "2")
+    streams = asked(cluster, "streams", "describe", "looked-at")
+    assert sorted((stream["partition"], stream["kind"]) for stream in streams) == [(0, "data"), (0, "meta"), (1, "data"), (1, "meta")]
+    nodes = asked(cluster, "nodes")
+    assert [(node["node_id"], node["fenced"]) for node in nodes["nodes"]] == [(0, False), (1, False)]
+    assert nodes["controller"] == cluster.state().controller
+    for command in (("streams", "describe", "looked-at"), ("nodes",), ("topics", "list"), ("topics", "describe", "looked-at")):
+        assert penstock(cluster, *command).returncode == 0, "as a table, too"
+
+
+@pytest.mark.parametrize(
+    ("arguments", "code", "told"),
+    [
+        (("topics", "describe", "nope"), 1, "error: topic 'nope' does not exist"),
+        (("topics", "create", "a/b"), 1, "error: topic 'a/b' was not created: "),
+        (("topics", "create", "c", "--config", "retention.m=1"), 1, "did you mean retention.ms?"),
+        (("topics", "create", "c", "--config", "retention.ms"), 2, "KEY=VALUE"),
+        (("topics", "list", "--bootstrap", "127.0.0.1:1"), 1, "error: no broker answers at 127.0.0.1:1"),
+        (("streams", "describe", "nope"), 1, "error: topic 'nope' does not exist"),
+        (("consume", "nope"), 1, "error: topic 'nope' does not exist"),
+        (("produce", "x", "--file", "/no/such/file"), 2, "error: --file /no/such/file: No such file"),
+        (("dev", "--store", "ftp://x"), 2, "error: --store ftp://x is not allowed: moto, memory"),
+        (("dev", "--brokers", "0"), 2, "error: --brokers 0 is not allowed"),
+        (("broker", "--lisen-port", "1"), 2, "did you mean --listen-port?"),
+        (("tpics",), 2, "Did you mean 'topics'?"),
+    ],
+)
+def test_mistakes_are_explained_in_a_line(cluster: LocalCluster, arguments: tuple[str, ...], code: int, told: str) -> None:
+    done = penstock(cluster, *arguments)
+    assert (done.returncode, done.stdout) == (code, "")
+    assert told in done.stderr
+    assert "Traceback" not in done.stderr
+
+
+def test_nobody_knows_the_controller_without_a_cluster(tmp_path: Path) -> None:
+    done = subprocess.run(
+        (*PENSTOCK, "nodes", "--state-file", str(tmp_path / "s")), capture_output=True, text=True, timeout=30, check=False
+    )
+    assert done.returncode == 1
+    assert "--controller HOST:PORT" in done.stderr
+
+
+def test_a_taken_port_is_named(cluster: LocalCluster) -> None:
+    port = cluster.brokers()[0].port
+    done = penstock(cluster, "dev", "--port", str(port))
+    assert (done.returncode, done.stdout) == (1, "")
+    assert f"port {port} on 127.0.0.1 is taken" in done.stderr
+    assert "--port" in done.stderr
+
+
+def test_a_missing_bucket_is_an_error_that_says_how_to_make_it(cluster: LocalCluster) -> None:
+    endpoint = cluster.state().store.rpartition("/")[0]
+    done = penstock(cluster, "dev", "--port", "0", "--store", f"s3://no-such-bucket?endpoint={endpoint}")
+    assert done.returncode == 1
+    assert f"aws s3api create-bucket --bucket no-such-bucket --endpoint-url {endpoint}" in done.stderr
+
+
+async def test_the_three_clients_talk_to_each_other(cluster: LocalCluster) -> None:
+    from aiokafka import AIOKafkaConsumer
+    from confluent_kafka import Producer
+    from kafka import KafkaConsumer
+
+    await asyncio.to_thread(penstock, cluster, "topics", "create", "clients")
+    producer = Producer({"bootstrap.servers": cluster.bootstrap})
+    for number in range(50):
+        producer.produce("clients", str(number).encode())
+    assert await asyncio.to_thread(producer.flush, 20) == 0
+
+    def read() -> list[bytes]:
+        settings: dict[str, Any] = {"bootstrap_servers": cluster.bootstrap.split(","), "auto_offset_reset": "earliest"}
+        consumer = KafkaConsumer("clients", consumer_timeout_ms=20_000, **settings)
+        values = [next(consumer).value for _ in range(50)]
+        consumer.close()
+        return values
+
+    expected = [str(number).encode() for number in range(50)]
+    assert await asyncio.to_thread(read) == expected
+    async with AIOKafkaConsumer("clients", bootstrap_servers=cluster.bootstrap, auto_offset_reset="earliest", group_id="aio") as consumer:
+        async with asyncio.timeout(20):
+            assert [(await anext(consumer)).value for _ in range(50)] == expected
+
+
+def test_a_killed_broker_comes_back_and_the_state_file_tells(cluster: LocalCluster) -> None:
+    victim = cluster.brokers()[1]
+    cluster.kill([victim])
+    state = cluster.wait_for_new([victim])
+    fresh = state.of_role("broker")[1]
+    assert fresh.pid != victim.pid
+    assert (fresh.port, fresh.starts) == (victim.port, victim.starts + 1)
+    assert penstock(cluster, "topics", "list").returncode == 0
+
+
+@pytest.mark.parametrize("store", ["moto", "memory"])
+def test_ctrl_c_leaves_nothing(store: str) -> None:
+    with LocalCluster(["--store", store, "--log-level", "error"]) as cluster:
+        pids, pid, state_path = pids_of(cluster), cluster.pid, cluster.state_path
+        penstock(cluster, "topics", "create", "t")
+        assert temporary_directories(pid)
+        assert cluster.stop(signal.SIGINT) == 0
+        wait_until_gone(pids)
+        assert temporary_directories(pid) == []
+        assert not state_path.exists()
+
+
+def test_all_die_with_a_killed_supervisor() -> None:
+    with LocalCluster(["--log-level", "error"]) as cluster:
+        pids = pids_of(cluster)
+        os.kill(cluster.pid, signal.SIGKILL)
+        wait_until_gone(pids)
+
+
+def test_no_restart_means_none() -> None:
+    with LocalCluster(["--no-restart", "--log-level", "error"]) as cluster:
+        victim = cluster.brokers()[0]
+        cluster.kill([victim])
+        state = cluster.wait_until(lambda state: state.of_role("broker")[0].phase == "stopped", 10, "the broker is told to be down")
+        assert state.of_role("broker")[0].pid is None
+        assert penstock(cluster, "topics", "create", "t").returncode == 0, "the other one serves"
+
+
+def test_a_lost_store_ends_the_cluster() -> None:
+    with LocalCluster(["--log-level", "error"]) as cluster:
+        pids = pids_of(cluster)
+        cluster.kill(cluster.state().of_role("store"))
+        wait_until_gone(pids, 20)
+
+
+def test_records_on_files_outlive_the_cluster(tmp_path: Path) -> None:
+    arguments = ["--store", f"file:{tmp_path / 'data'}", "--brokers", "1", "--log-level", "error"]
+    with LocalCluster(arguments) as cluster:
+        penstock(cluster, "produce", "kept", given="one\ntwo\n")
+    with LocalCluster(arguments) as cluster:
+        assert penstock(cluster, "consume", "kept", "--from-beginning", "--max-messages", "2").stdout == "one\ntwo\n"
+
+
+def test_store_counts_its_requests(cluster: LocalCluster) -> None:
+    endpoint = cluster.state().store.rpartition("/")[0]
+    with urllib.request.urlopen(f"{endpoint}/-/counts", timeout=5) as answer:
+        assert json.loads(answer.read())["PUT"] > 0
+
+
+def test_demo_with_fewer_records() -> None:
+    done = subprocess.run((*PENSTOCK, "demo", "--records", "20000"), capture_output=True, text=True, timeout=100, check=False)
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert done.stdout.splitlines()[-1] == "demo: OK 20000 records"
+
+
+def test_one_node_from_a_file_and_variables(cluster: LocalCluster, tmp_path: Path) -> None:
+    """A third broker joins by hand, as an operator starts it, and leaves in order."""
+    state = cluster.state()
+    config = tmp_path / "broker.toml"
+    config.write_text(f'store = "{state.store_url}"\nlog_level = "info"\n[broker]\nlisten_port = 0\ncontrollers = ["{state.controller}"]\n')
+    command = (*PENSTOCK, "broker", "--config", str(config))
+    environment = os.environ | {"PENSTOCK_NODE_ID": "7"}
+    with subprocess.Popen(command, env=environment, stderr=subprocess.PIPE, text=True) as broker:
+        assert broker.stderr is not None
+        assert any('"broker_started"' in line for line in broker.stderr), sys.exc_info()
+        assert 7 in [node["node_id"] for node in asked(cluster, "nodes")["nodes"]]
+        broker.send_signal(signal.SIGTERM)
+        broker.stderr.read()
+        assert broker.wait(30) == 0

@@ -1,0 +1,101 @@
+"""Faults that only real processes have: SIGKILL, SIGSTOP, a store that stands still. Every acknowledgement is remembered and read back.
+
+What each test claims is the same: whatever was acknowledged is in the log, once, at the offset that was told, in the order that was sent.
+"""
+
+import asyncio
+import signal
+from collections.abc import Iterator
+from random import Random
+
+import pytest
+from support.ack_recorder import AioLoad, ConfluentLoad, check, read_back
+from support.dev_cluster import asked, penstock
+
+from deploy.cluster.handle import LocalCluster
+from deploy.cluster.state import ProcessState
+
+pytestmark = [pytest.mark.system, pytest.mark.timeout(180)]
+
+PARTITIONS = [0, 1, 2, 3]
+PATIENCE = {"request.timeout.ms": 4_000, "socket.timeout.ms": 5_000}
+"""Of librdkafka: not to wait half a minute for a broker that hangs."""
+
+
+@pytest.fixture
+def cluster() -> Iterator[LocalCluster]:
+    with LocalCluster(["--log-level", "error"]) as cluster:
+        assert penstock(cluster, "topics", "create", "t", "--partitions", str(len(PARTITIONS))).returncode == 0
+        yield cluster
+
+
+async def check_all(cluster: LocalCluster, *loads: ConfluentLoad | AioLoad) -> None:
+    log = await read_back(cluster.bootstrap, "t", PARTITIONS)
+    for load in loads:
+        check(load, log)
+
+
+async def test_brokers_are_killed_again_and_again(cluster: LocalCluster) -> None:
+    dice = Random(7)
+    async with ConfluentLoad(cluster.bootstrap, "t", PARTITIONS, **PATIENCE) as load:
+        for _ in range(5):
+            await load.until_acknowledged(100)
+            victims = dice.choice([[0], [1], [0, 1]])
+            killed = [broker for broker in cluster.brokers() if broker.node_id in victims]
+            cluster.kill(killed)
+            await asyncio.to_thread(cluster.wait_for_new, killed)
+        await load.until_acknowledged(100)
+    await check_all(cluster, load)
+
+
+async def test_a_paused_broker_wakes_up_as_a_zombie_and_acknowledges_nothing(cluster: LocalCluster) -> None:
+    """Paused for longer than its session (3 s): others take over. When it goes on, it finds itself fenced and starts anew."""
+    async with ConfluentLoad(cluster.bootstrap, "t", [0, 1], **PATIENCE) as load, AioLoad(cluster.bootstrap, "t", [2, 3]) as aio:
+        await asyncio.gather(load.until_acknowledged(100), aio.until_acknowledged(20))
+        zombie = cluster.brokers()[0]
+        cluster.kill([zombie], signal.SIGSTOP)
+        await asyncio.sleep(8)  # the fault itself, not a wait for something
+        assert await asyncio.to_thread(leaders_of, cluster) == {1}, "the other broker has taken over"
+        cluster.kill([zombie], signal.SIGCONT)
+        await asyncio.to_thread(cluster.wait_for_new, [zombie])
+        await asyncio.gather(load.until_acknowledged(100), aio.until_acknowledged(20))
+    await check_all(cluster, load, aio)
+
+
+async def test_the_controller_is_killed_under_load(cluster: LocalCluster) -> None:
+    async with ConfluentLoad(cluster.bootstrap, "t", PARTITIONS, **PATIENCE) as load:
+        for _ in range(3):
+            await load.until_acknowledged(100)
+            controller = cluster.state().of_role("controller")
+            cluster.kill(controller)
+            await asyncio.to_thread(cluster.wait_for_new, controller)
+        await load.until_acknowledged(100)
+        survivors = [broker.starts for broker in cluster.brokers()]
+        assert survivors == [1, 1], "a controller that comes back in time costs no broker its session"
+    await check_all(cluster, load)
+
+
+async def test_everything_but_the_store_is_killed_at_once(cluster: LocalCluster) -> None:
+    async with ConfluentLoad(cluster.bootstrap, "t", PARTITIONS, **PATIENCE) as load:
+        await load.until_acknowledged(200)
+        killed: list[ProcessState] = [*cluster.state().of_role("controller"), *cluster.brokers()]
+        cluster.kill(killed)
+        await asyncio.to_thread(cluster.wait_for_new, killed)
+        await load.until_acknowledged(100)
+    await check_all(cluster, load)
+
+
+async def test_a_store_that_stands_still_delays_and_loses_nothing(cluster: LocalCluster) -> None:
+    async with ConfluentLoad(cluster.bootstrap, "t", PARTITIONS) as load:
+        await load.until_acknowledged(100)
+        store = cluster.state().of_role("store")
+        cluster.kill(store, signal.SIGSTOP)
+        await asyncio.sleep(10)  # the fault itself
+        cluster.kill(store, signal.SIGCONT)
+        await load.until_acknowledged(100)
+        assert [broker.starts for broker in cluster.brokers()] == [1, 1], "brokers stay up"
+    await check_all(cluster, load)
+
+
+def leaders_of(cluster: LocalCluster) -> set[int]:
+    return {part["leader"] for part in asked(cluster, "topics", "describe", "t")["partitions"]}

@@ -1,0 +1,47 @@
+"""A read that came short must not be taken for another writer's object: the broker would end although nobody fenced it."""
+
+from collections.abc import Sequence
+from dataclasses import replace
+
+from objectstore.errors import Unavailable
+from objectstore.memory import MemoryStore
+from objectstore.ports import Body, ObjectTail
+from tests.support.stream_metadata import MemoryController
+from tests.support.stream_storage import FAST, Node
+
+
+class _ShortStore(MemoryStore):
+    """The first PUT's answer is lost; the first look at the slot gives the beginning of its tail only."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.short_answers: Sequence[int] = (0, 10, 35)
+        self.looks = 0
+        self.lost = False
+
+    async def put_if_absent(self, key: str, body: Body) -> str:
+        etag = await super().put_if_absent(key, body)
+        if not self.lost:
+            self.lost = True
+            raise Unavailable("put_if_absent", key, "the answer got lost")
+        return etag
+
+    async def get_tail(self, key: str, length: int) -> ObjectTail:
+        tail = await super().get_tail(key, length)
+        self.looks += 1
+        if self.looks <= len(self.short_answers):
+            return replace(tail, data=tail.data[: self.short_answers[self.looks - 1]])
+        return tail
+
+
+async def test_a_short_answer_is_asked_for_again() -> None:
+    controller = MemoryController()
+    stream_id = controller.create_stream(1)
+    store = _ShortStore()
+    node = Node(store, controller, config=FAST)
+    await node.open(stream_id)
+    await node.write(stream_id, 2)
+    assert store.looks == 4
+    assert node.acknowledged == [(1, 2)]
+    assert not node.fenced_by
+    await node.storage.abandon()
