@@ -10,6 +10,8 @@ import msgspec
 
 from controller.errors import InvalidConfig
 
+QUORUM_SIZES = (1, 3, 5)
+_ADDRESS = re.compile(r"\S+:\d{1,5}\Z")
 _CLUSTER_ID = re.compile(r"[A-Za-z0-9_-]{1,64}\Z")
 
 SESSION_GRACE_MS_MIN = 100
@@ -17,7 +19,7 @@ SESSION_GRACE_MS_MIN = 100
 
 
 class ControllerConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """A controller of a quorum of one."""
+    """A controller: alone, or one of three or five."""
 
     data_dir: Path
     """The journal lives here. Small, must survive restarts; losing it loses what the newest snapshot lacks."""
@@ -26,6 +28,9 @@ class ControllerConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown
     """Empty: generated at the first start and kept in `data_dir`. Set it to rebuild a lost volume from the snapshots of that cluster."""
 
     controller_id: int = 0
+    peers: tuple[str, ...] = ()
+    """All controllers of the quorum, this one too, as id@host:port; empty: it is alone. They need one `cluster_id`."""
+
     host: str = "127.0.0.1"
     port: int = 0
     """0: any free port; `ControllerServer.port` tells which."""
@@ -38,6 +43,12 @@ class ControllerConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown
 
     default_replication_factor: int = -1
     """Leader candidates likewise; -1: three, or as many as there are brokers. More of them only say who leads next."""
+
+    raft_heartbeat_ms: int = 100
+    """How often the leader tells the other controllers that it lives."""
+
+    election_timeout_ms: int = 1_000
+    """Silence of the leader after which another is elected, in one to two times this. Lower takes pauses of a busy machine for deaths."""
 
     session_timeout_ms: int = 6_000
     """A silent broker is fenced after this. Lower finds hung brokers sooner and fences slow ones by mistake."""
@@ -96,6 +107,7 @@ class ControllerConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown
             raise InvalidConfig("default_replication_factor", self.default_replication_factor, "1 to 100, or -1")
         if self.snapshots_kept < 2:
             raise InvalidConfig("snapshots_kept", self.snapshots_kept, "at least 2, so that a damaged one can be passed over")
+        self._check_peers()
         for name in _POSITIVE:
             if getattr(self, name) <= 0:
                 raise InvalidConfig(name, getattr(self, name), "more than 0")
@@ -106,9 +118,32 @@ class ControllerConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown
             allowed = f"at least three heartbeats ({3 * self.heartbeat_interval_ms} ms)"
             raise InvalidConfig("session_timeout_ms", self.session_timeout_ms, allowed)
 
+    @property
+    def voters(self) -> dict[int, str]:
+        """Address of each controller by its id; empty for one that is alone."""
+        found: dict[int, str] = {}
+        for peer in self.peers:
+            number, _, address = peer.partition("@")
+            if not number.isdecimal() or not _ADDRESS.match(address) or int(number) in found:
+                raise InvalidConfig("peers", peer, "id@host:port, each id once, as in 0@10.0.0.1:9093,1@10.0.0.2:9093,2@10.0.0.3:9093")
+            found[int(number)] = address
+        return found
+
+    def _check_peers(self) -> None:
+        voters = self.voters
+        if len(voters) not in {0, *QUORUM_SIZES}:
+            raise InvalidConfig("peers", ",".join(self.peers), f"{', '.join(map(str, QUORUM_SIZES))} of them: an even one adds no safety")
+        if voters and self.controller_id not in voters:
+            raise InvalidConfig("controller_id", self.controller_id, f"one of the ids in peers: {', '.join(map(str, voters))}")
+        if len(voters) > 1 and not self.cluster_id:
+            raise InvalidConfig("cluster_id", "", "the same for all controllers of the quorum; choose 1 to 64 letters, digits, '-' and '_'")
+        if self.election_timeout_ms < 3 * self.raft_heartbeat_ms:
+            allowed = f"at least three heartbeats of the quorum ({3 * self.raft_heartbeat_ms} ms)"
+            raise InvalidConfig("election_timeout_ms", self.election_timeout_ms, allowed)
+
 
 _POSITIVE = (
-    "default_partitions",
+    "default_partitions", "raft_heartbeat_ms", "election_timeout_ms",
     "session_timeout_ms", "session_grace_ms", "move_timeout_ms", "heartbeat_interval_ms", "tick_interval_ms", "lag_limit_ms",
     "maintenance_interval_ms",
     "queue_count_max", "queue_bytes_max", "batch_count_max", "request_timeout_ms", "request_bytes_max", "reply_cache_count_max",

@@ -14,13 +14,19 @@ from controller.managers.result import Result
 from controller.managers.topics import TopicDefaults
 from controller.metadata.image import MetadataImage
 from controller.move_traces import MoveTraceRing
-from controller.quorum import Quorum
 from controller.rpc import messages as m
-from controller.rpc.server import Handle, Method
+from controller.rpc.server import Handle
 from controller.runtime import Runtime
 from controller.sessions import Sessions
 from stream.clock import MonotonicClock, WallClock
 from stream.ids import Millis, NodeId
+
+REQUESTS: tuple[type[m.Message], ...] = (
+    m.RegisterBroker, m.UnregisterBroker, m.OpenStreams, m.TrimStream, m.PrepareObjects, m.Commit, m.CommitRecovered, m.CreateTopics,
+    m.DeleteTopics, m.CreatePartitions, m.AlterReassignments, m.ElectPreferred, m.DrainBroker, m.AlterConfigs, m.AllocateProducerIds,
+    m.PutKeyValue, m.GetKeyValue, m.DeleteKeyValue, m.ReportMoves, m.TraceMove,
+)  # fmt: skip
+"""What the leader answers: through a manager, but for the last two, which are no metadata."""
 
 Manager = Callable[[MetadataImage, Any, Millis], Result[Any]]
 
@@ -64,7 +70,6 @@ class Dispatch:
     def __init__(
         self,
         config: ControllerConfig,
-        quorum: Quorum,
         runtime: Runtime,
         sessions: Sessions,
         *,
@@ -73,8 +78,6 @@ class Dispatch:
         now_ms: WallClock,
         new_uuid: Callable[[], UUID],
     ) -> None:
-        self._config = config
-        self._quorum = quorum
         self._runtime = runtime
         self._sessions = sessions
         self._wake = wake
@@ -82,14 +85,12 @@ class Dispatch:
         self._now_ms = now_ms
         self._traces = MoveTraceRing()
         self._managers = managers(config, sessions.alive, new_uuid)
+        assert (*self._managers, m.ReportMoves, m.TraceMove) == REQUESTS, "a manager for each request"
 
-    def methods(self) -> dict[str, Method]:
-        """Method name -> request type and handler."""
-        found = {kind.__name__: Method(kind, self._written(kind, manager)) for kind, manager in self._managers.items()}
-        found[m.DescribeController.__name__] = Method(m.DescribeController, self._describe)
-        found[m.ReportMoves.__name__] = Method(m.ReportMoves, self._report)
-        found[m.TraceMove.__name__] = Method(m.TraceMove, self._trace)
-        return found
+    def methods(self) -> dict[str, Handle]:
+        """Method name -> handler."""
+        written = {kind.__name__: self._written(kind, manager) for kind, manager in self._managers.items()}
+        return written | {m.ReportMoves.__name__: self._report, m.TraceMove.__name__: self._trace}
 
     def _written(self, kind: type[m.Message], manager: Manager) -> Handle:
         after: dict[type[m.Message], Callable[[Any, m.Reply[Any]], None]] = {
@@ -126,21 +127,8 @@ class Dispatch:
         """No metadata: beside the writer. Too many at once: the first ones are kept."""
         del timeout_s, size_bytes, request_id
         self._traces.add(request.node_id, request.items[: reassign.MOVES_MAX], self._now_ms())
-        return m.Reply(controller_epoch=self._quorum.leadership.epoch)
+        return m.Reply(controller_epoch=self._runtime.epoch)
 
     async def _trace(self, request: m.TraceMove, timeout_s: float | None, size_bytes: int, request_id: str) -> m.Reply[Any]:
         del timeout_s, size_bytes, request_id
-        return m.Reply(controller_epoch=self._quorum.leadership.epoch, value=m.MoveTraces(items=self._traces.of(request)))
-
-    async def _describe(self, _: m.DescribeController, timeout_s: float | None, size_bytes: int, request_id: str) -> m.Reply[Any]:
-        """Answered out of turn, so that an overloaded controller still says who it is. What it tells is committed."""
-        del timeout_s, size_bytes, request_id
-        leadership = self._quorum.leadership
-        status = m.ControllerStatus(
-            cluster_id=self._config.cluster_id,
-            controller_id=self._config.controller_id,
-            controller_epoch=leadership.epoch,
-            committed_offset=self._quorum.committed_offset,
-            active=leadership.active,
-        )
-        return m.Reply(controller_epoch=leadership.epoch, value=status)
+        return m.Reply(controller_epoch=self._runtime.epoch, value=m.MoveTraces(items=self._traces.of(request)))

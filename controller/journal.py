@@ -1,76 +1,86 @@
-"""The controller's log on disk: append-only segment files of checksummed frames, one frame and one fdatasync per batch.
+"""A voter's log and hard state on disk: append-only segment files of checksummed frames, one frame and one fdatasync per write.
 
 Invariants: `append` returns only when the frame is on the disk; one frame is written at a time, so a crash can tear the last frame of the
 last segment and nothing else. At open a broken end is cut; a broken frame *before* a whole one, or in an older segment, is damage to
 acknowledged data and refuses to open. After a failed write or fsync the object is dead: what reached the disk is unknown, and a second
-fsync may lie (Linux drops the dirty pages and reports success). Blocking: call it from its one thread (`controller.quorum`).
-Must not know what a record is. Source: Raft reference 5.1; Rebello et al., "Can Applications Recover from fsync Failures?" (ATC 2020).
+fsync may lie (Linux drops the dirty pages and reports success). Blocking: call it from its one thread (`controller.raft.node`).
+Must not decide anything. Source: Raft reference 5.1; Rebello et al., "Can Applications Recover from fsync Failures?" (ATC 2020).
 
-Frame (little endian): magic u32, payload bytes u32, base offset i64, epoch i64, records u32, CRC32C of the payload u32, CRC32C of the
-header before this field u32; then the payload: per record its length u32 and its bytes. An empty frame tells only the epoch. A segment
-`<first offset, 20 digits>.journal` begins with an empty frame, so that the epoch outlives the segments before it.
+Frame (little endian): magic u32, payload bytes u32, CRC32C of the payload u32, CRC32C of the header before this field u32; then the
+payload, msgpack [hard state | nil, base | nil, [entry, ...]]. Read in order: a hard state replaces the one before; a base that continues
+the log drops what lies before it, any other base replaces the log; an entry replaces the one of its index and everything behind it.
+A segment `<number, 20 digits>.journal` begins with a frame that tells hard state and base, so that both outlive the segments before it.
 """
 
 import os
 import struct
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 
+import msgspec
 from crc32c import crc32c
 
 from controller.errors import JournalCorrupt, JournalFailed
-from controller.metadata.records import ControllerEpoch, MetadataOffset
+from controller.raft.messages import Base, Entry, HardState, Members
 
-_MAGIC = 0x4A50_5331  # "1SPJ" in file order
-_HEADER = struct.Struct("<IIqqIII")
+_MAGIC = 0x4A50_5332  # "2SPJ" in file order
+_HEADER = struct.Struct("<IIII")
 _HEADER_CHECKED_BYTES = _HEADER.size - 4
-_LENGTH = struct.Struct("<I")
+_CRC = struct.Struct("<I")
 _MAGIC_BYTES = struct.pack("<I", _MAGIC)
 _SUFFIX = ".journal"
-FRAME_BYTES_MAX = 64 << 20
-"""Larger batches are a programmer's error: the runtime's queue holds less."""
+FRAME_BYTES_MAX = 256 << 20
+"""Larger frames are a programmer's error: the queues of runtime and transport hold less."""
 
 
-@dataclass(frozen=True, slots=True)
-class Frame:
-    base_offset: MetadataOffset
-    epoch: ControllerEpoch
-    records: list[bytes]
-    size_bytes: int
+class Frame(msgspec.Struct, frozen=True, array_like=True):
+    hard: HardState | None
+    base: Base | None
+    entries: list[Entry]
 
 
-@dataclass(frozen=True, slots=True)
+_encode = msgspec.msgpack.Encoder().encode
+_decoder = msgspec.msgpack.Decoder(Frame)
+NEW_HARD_STATE = HardState()
+NEW_BASE = Base(0, 0, 0, Members(()))
+"""Of a journal that holds nothing yet."""
+
+
+@dataclass(slots=True)
 class Recovered:
     """What the journal held when it was opened. `cut_bytes`: length of the torn end that was removed."""
 
-    first_offset: MetadataOffset
-    epoch: ControllerEpoch
-    records: list[bytes]
-    cut_bytes: int
+    hard: HardState = NEW_HARD_STATE
+    base: Base = NEW_BASE
+    entries: list[Entry] = field(default_factory=list[Entry])
+    cut_bytes: int = 0
 
-    @property
-    def end_offset(self) -> MetadataOffset:
-        return MetadataOffset(self.first_offset + len(self.records))
+    def replay(self, frame: Frame) -> None:
+        self.hard = frame.hard or self.hard
+        if frame.base is not None:
+            at = frame.base.index - self.base.index
+            continues = at == 0 or (0 < at <= len(self.entries) and self.entries[at - 1].term == frame.base.term)
+            self.entries = self.entries[at:] if continues else []
+            self.base = frame.base
+        for entry in frame.entries:
+            del self.entries[entry.index - self.base.index - 1 :]
+            self.entries.append(entry)
 
 
-def encode_frame(base_offset: MetadataOffset, epoch: ControllerEpoch, records: Sequence[bytes]) -> bytes:
+def encode_frame(hard: HardState | None, base: Base | None, entries: Sequence[Entry]) -> bytes:
     """One frame. Cost: a copy and a CRC of the payload."""
-    parts: list[bytes] = []
-    for record in records:
-        parts.append(_LENGTH.pack(len(record)))
-        parts.append(record)
-    payload = b"".join(parts)
+    payload = _encode((hard, base, entries))
     assert len(payload) <= FRAME_BYTES_MAX, f"a frame of {len(payload)} bytes"
-    header = _HEADER.pack(_MAGIC, len(payload), base_offset, epoch, len(records), crc32c(payload), 0)[:_HEADER_CHECKED_BYTES]
-    return b"".join((header, _LENGTH.pack(crc32c(header)), payload))
+    header = _HEADER.pack(_MAGIC, len(payload), crc32c(payload), 0)[:_HEADER_CHECKED_BYTES]
+    return b"".join((header, _CRC.pack(crc32c(header)), payload))
 
 
-def parse_frame(data: memoryview, at: int) -> Frame | str:
-    """The frame at `at`, or what is wrong with it."""
+def parse_frame(data: memoryview, at: int) -> tuple[Frame, int] | str:
+    """The frame at `at` and its size in bytes, or what is wrong with it."""
     if len(data) - at < _HEADER.size:
         return f"{len(data) - at} bytes are less than a frame header"
-    magic, length, base_offset, epoch, count, payload_crc, header_crc = _HEADER.unpack_from(data, at)
+    magic, length, payload_crc, header_crc = _HEADER.unpack_from(data, at)
     if magic != _MAGIC or crc32c(data[at : at + _HEADER_CHECKED_BYTES]) != header_crc:
         return "the frame header does not match its checksum"
     start = at + _HEADER.size
@@ -78,15 +88,8 @@ def parse_frame(data: memoryview, at: int) -> Frame | str:
     if len(payload) < length:
         return f"the frame says {length} bytes, {len(payload)} are there"
     if crc32c(payload) != payload_crc:
-        return "the records do not match their checksum"
-    records: list[bytes] = []
-    position = 0
-    for _ in range(count):
-        (size,) = _LENGTH.unpack_from(payload, position)
-        position += _LENGTH.size
-        records.append(bytes(payload[position : position + size]))
-        position += size
-    return Frame(MetadataOffset(base_offset), ControllerEpoch(epoch), records, _HEADER.size + length)
+        return "the entries do not match their checksum"
+    return _decoder.decode(payload), _HEADER.size + length
 
 
 class Journal:
@@ -96,87 +99,84 @@ class Journal:
         self._directory = directory
         self._file: int | None = None
         self._path = directory
-        self._end = MetadataOffset(0)
         self._failed = False
-
-    @property
-    def end_offset(self) -> MetadataOffset:
-        return self._end
+        self._last_index_of: dict[int, int] = {}
+        """Highest index that a segment holds, by its number: when a snapshot covers it, the segment is of no use."""
+        self._number = 0
+        self._hard = HardState()
+        self._begins_at = NEW_BASE
+        """What the last segment begins with; the ones before it must not go before it begins behind them."""
 
     def open(self) -> Recovered:
         """Read everything and cut a torn end. Raises JournalCorrupt. About 200 MB/s."""
         self._directory.mkdir(parents=True, exist_ok=True)
         segments = self._segments()
-        first = segments[0] if segments else MetadataOffset(0)
-        records: list[bytes] = []
-        epoch = ControllerEpoch(0)
-        cut_bytes = 0
-        for index, start in enumerate(segments):
-            expected = MetadataOffset(first + len(records))
-            path = self._segment_path(start)
-            if start != expected:
-                raise JournalCorrupt(str(path), 0, f"it should begin at offset {expected}")
-            frames, cut_bytes = _read_segment(path, start, last=index == len(segments) - 1)
+        recovered = Recovered()
+        for at, number in enumerate(segments):
+            if number != segments[0] + at:
+                raise JournalCorrupt(str(self._segment_path(number)), 0, f"segment {segments[0] + at} before it is missing")
+            frames, recovered.cut_bytes = _read_segment(self._segment_path(number), last=number == segments[-1])
+            self._last_index_of[number] = 0
             for frame in frames:
-                records.extend(frame.records)
-                epoch = max(epoch, frame.epoch)
-        self._end = MetadataOffset(first + len(records))
-        return Recovered(first, epoch, records, cut_bytes)
+                recovered.replay(frame)
+                self._note(number, frame.entries)
+        self._number = segments[-1] if segments else 0
+        self._hard = recovered.hard
+        return recovered
 
-    def reset(self) -> None:
-        """Forget every segment: a newer snapshot has replaced what they hold. Call before `start`."""
-        for start in self._segments():
-            self._segment_path(start).unlink()
-        sync_directory(self._directory)
-        self._end = MetadataOffset(0)
+    def start(self, base: Base) -> None:
+        """Begin a segment at `base`, which is what the log begins with now; durable when it returns. Raises JournalFailed."""
+        self._roll(base)
 
-    def start(self, start: MetadataOffset, epoch: ControllerEpoch) -> None:
-        """Go on in the last segment, or in a new one at `start` if there is none, under a new epoch; durable when it returns."""
-        segments = self._segments()
-        assert not segments or start == self._end, f"start at {start}, the journal ends at {self._end}"
-        self._open_segment(segments[-1] if segments else start, start, epoch)
-
-    def roll(self, epoch: ControllerEpoch) -> None:
-        """Begin a new segment at the end; the earlier ones are never written again and can be dropped later."""
-        if self._segments()[-1] != self._end:
-            self._open_segment(self._end, self._end, epoch)
-
-    def _open_segment(self, name: MetadataOffset, end: MetadataOffset, epoch: ControllerEpoch) -> None:
-        try:
-            self.close()
-            self._path = self._segment_path(name)
-            self._file = os.open(self._path, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o644)
-            self._end = end
-            self._write(encode_frame(end, epoch, ()))
-            sync_directory(self._directory)
-        except OSError as error:
-            self._failed = True
-            raise JournalFailed(str(self._path), error) from error
-
-    def append(self, base_offset: MetadataOffset, epoch: ControllerEpoch, records: Sequence[bytes]) -> None:
+    def append(self, hard: HardState | None, base: Base | None, entries: Sequence[Entry]) -> None:
         """Durable when it returns. Raises JournalFailed, after which nothing may be appended any more."""
         assert not self._failed, "the journal failed before; the process should have ended"
-        assert base_offset == self._end, f"append at {base_offset}, the journal ends at {self._end}"
         try:
-            self._write(encode_frame(base_offset, epoch, records))
+            self._write(encode_frame(hard, base, entries))
         except OSError as error:
             self._failed = True
             raise JournalFailed(str(self._path), error) from error
-        self._end = MetadataOffset(base_offset + len(records))
+        self._hard = hard or self._hard
+        self._note(self._number, entries)
 
-    def drop_before(self, offset: MetadataOffset) -> MetadataOffset:
-        """Delete segments that hold only records below `offset`; returns the first offset that is left."""
-        segments = self._segments()
-        while len(segments) > 1 and segments[1] <= offset:
-            self._segment_path(segments.pop(0)).unlink()
+    def drop_before(self, base: Base) -> None:
+        """The log begins at `base` from now on: delete segments that hold nothing behind it. A new one is begun for the next time."""
+        if self._begins_at != base:
+            self._roll(base)
+        for number in self._segments():
+            if number == self._number or self._last_index_of[number] > base.index:
+                break
+            self._segment_path(number).unlink()
+            del self._last_index_of[number]
         sync_directory(self._directory)
-        return segments[0]
 
     def close(self) -> None:
         """Let go of the file. Everything appended is durable already."""
         if self._file is not None:
             os.close(self._file)
             self._file = None
+
+    def _roll(self, base: Base) -> None:
+        assert not self._failed, "the journal failed before; the process should have ended"
+        path = self._segment_path(self._number + 1)
+        beside = path.with_suffix(".new")
+        try:
+            self.close()
+            self._file = os.open(beside, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_APPEND | os.O_CLOEXEC, 0o644)
+            self._path = path
+            self._write(encode_frame(self._hard, base, ()))
+            beside.rename(path)
+            sync_directory(self._directory)
+        except OSError as error:
+            self._failed = True
+            raise JournalFailed(str(path), error) from error
+        self._begins_at = base
+        self._number += 1
+        self._last_index_of[self._number] = 0
+
+    def _note(self, number: int, entries: Sequence[Entry]) -> None:
+        if entries:
+            self._last_index_of[number] = max(self._last_index_of[number], entries[-1].index)
 
     def _write(self, frame: bytes) -> None:
         assert self._file is not None, "start() first"
@@ -185,41 +185,39 @@ class Journal:
             view = view[os.write(self._file, view) :]
         os.fdatasync(self._file)
 
-    def _segments(self) -> list[MetadataOffset]:
+    def _segments(self) -> list[int]:
         names = (path.stem for path in self._directory.glob(f"*{_SUFFIX}"))
-        return sorted(MetadataOffset(int(name)) for name in names if name.isdecimal())
+        return sorted(int(name) for name in names if name.isdecimal())
 
-    def _segment_path(self, start: MetadataOffset) -> Path:
-        return self._directory / f"{start:020d}{_SUFFIX}"
+    def _segment_path(self, number: int) -> Path:
+        return self._directory / f"{number:020d}{_SUFFIX}"
 
 
-def _read_segment(path: Path, start: MetadataOffset, *, last: bool) -> tuple[list[Frame], int]:
+def _read_segment(path: Path, *, last: bool) -> tuple[list[Frame], int]:
     data = memoryview(path.read_bytes())
     frames: list[Frame] = []
     at = 0
-    expected = start
     while at < len(data):
-        frame = parse_frame(data, at)
-        if not isinstance(frame, Frame):
-            if not last or _whole_frame_follows(data, at + 1, expected):
-                raise JournalCorrupt(str(path), at, frame)
+        parsed = parse_frame(data, at)
+        if isinstance(parsed, str):
+            if not last or not frames or _whole_frame_follows(data, at + 1):
+                raise JournalCorrupt(str(path), at, parsed)
             _cut(path, at)
             break
-        if frame.base_offset != expected:
-            raise JournalCorrupt(str(path), at, f"the frame begins at offset {frame.base_offset}, not at {expected}")
+        frame, size_bytes = parsed
         frames.append(frame)
-        at += frame.size_bytes
-        expected = MetadataOffset(expected + len(frame.records))
+        at += size_bytes
+    if not frames:
+        raise JournalCorrupt(str(path), 0, "the segment is empty")
     return frames, len(data) - at
 
 
-def _whole_frame_follows(data: memoryview, at: int, expected: MetadataOffset) -> bool:
-    """True if a valid frame of later records lies behind a broken one: then it is not the torn end that is broken."""
+def _whole_frame_follows(data: memoryview, at: int) -> bool:
+    """True if a valid frame lies behind a broken one: then it is not the torn end that is broken."""
     raw = bytes(data[at:])
     found = raw.find(_MAGIC_BYTES)
     while found >= 0:
-        frame = parse_frame(data, at + found)
-        if isinstance(frame, Frame) and frame.base_offset >= expected:
+        if not isinstance(parse_frame(data, at + found), str):
             return True
         found = raw.find(_MAGIC_BYTES, found + 1)
     return False

@@ -1,8 +1,9 @@
 """One controller process: what is started in which order, and how it ends.
 
-Invariants: requests are served only when the image holds everything committed; at the end fencing stops first, then followers are told,
-then the writer ends, then the journal closes; a writer or journal that fails ends the process with status 1. One process per data
-directory (a lock file). Imports stay light: a start takes well under a second. Source: KRaft `ControllerServer`.
+Invariants: requests are served only while it leads and when the image holds everything committed; at the end fencing stops first, then
+followers are told, then the writer ends, then the journal closes; a writer or journal that fails ends the process with status 1. One
+process per data directory (a lock file). Imports stay light: a start takes well under a second.
+Source: KRaft `ControllerServer`.
 """
 
 import asyncio
@@ -13,34 +14,31 @@ import sys
 import time
 from contextlib import suppress
 from pathlib import Path
+from random import Random
 from uuid import uuid4
 
 import msgspec
 import structlog
 
 from controller.config import ControllerConfig
-from controller.dispatch import Dispatch
-from controller.errors import DataDirInUse, InvalidConfig, StoreNotEmpty
-from controller.janitor import Janitor
+from controller.dispatch import REQUESTS
+from controller.errors import DataDirInUse, InvalidConfig, NotLeader, QuorumClosed
 from controller.journal import sync_directory
-from controller.managers.result import Result
-from controller.metadata.codec import decode_record
-from controller.metadata.image import MetadataImage
-from controller.metadata.records import ClusterRecord, ControllerEpoch
-from controller.quorum import SingleQuorum
+from controller.metadata.records import MetadataOffset, Record
+from controller.quorum import RaftQuorum
+from controller.raft.core import CoreConfig
+from controller.raft.messages import Members
+from controller.raft.transport import PeerTransport
+from controller.reign import Reign
 from controller.rpc.server import ControllerService
 from controller.runtime import Runtime
-from controller.sessions import Sessions
-from controller.snapshots import SnapshotStore, Snapshotter
-from controller.ticks import OVER, Ticks
+from controller.snapshots import SnapshotStore, Snapshotter, copy_image
+from controller.standby import Standby
 from objectstore.ports import ObjectStore
 from stream.clock import WallClock
 from stream.ids import Millis
-from stream.keys import DATA_ROOT, META_ROOT, WAL_ROOT
 
 _log = structlog.get_logger()
-_REPLAY_BYTES = 4 << 20
-"""Records replayed before the event loop gets a turn."""
 
 
 def _wall_ms() -> Millis:
@@ -55,11 +53,11 @@ class ControllerServer:
         self._store = store
         self._now_ms = now_ms
         self._lock: int | None = None
-        self._quorum: SingleQuorum | None = None
-        self.runtime: Runtime | None = None
-        self.snapshotter: Snapshotter | None = None
+        self.quorum: RaftQuorum | None = None
+        self._transport: PeerTransport | None = None
         self._service: ControllerService | None = None
-        self._tasks: list[asyncio.Task[None]] = []
+        self._reign: Reign | None = None
+        self._task: asyncio.Task[None] | None = None
         self.port = 0
         """The bound port, once started."""
         self.failed: asyncio.Future[None] | None = None
@@ -67,15 +65,29 @@ class ControllerServer:
 
     @property
     def address(self) -> str:
-        host = self._config.host if self._config.host not in {"0.0.0.0", "::", ""} else "127.0.0.1"  # noqa: S104 - a comparison
-        return self._config.advertised or f"{host}:{self.port}"
+        config = self._config
+        host = config.host if config.host not in {"0.0.0.0", "::", ""} else "127.0.0.1"  # noqa: S104 - a comparison
+        return config.advertised or config.voters.get(config.controller_id, f"{host}:{self.port}")
 
     @property
     def cluster_id(self) -> str:
         return self._config.cluster_id
 
+    @property
+    def is_leading(self) -> bool:
+        return self._service is not None and self._service.is_leading
+
+    @property
+    def runtime(self) -> Runtime | None:
+        """The writer, while this controller leads."""
+        return None if self._reign is None else self._reign.runtime
+
+    @property
+    def snapshotter(self) -> Snapshotter | None:
+        return None if self._reign is None else self._reign.snapshotter
+
     async def start(self) -> None:
-        """Recover and serve.
+        """Recover and serve. A controller that is alone leads when this returns; one of several takes part.
 
         Raises DataDirInUse, StoreNotEmpty, JournalCorrupt, SnapshotMissing, SnapshotCorrupt, InvalidConfig, ObjectStoreError, and
         OSError if the port is taken.
@@ -85,84 +97,111 @@ class ControllerServer:
         self._lock = _lock_directory(self._config.data_dir)
         try:
             self._config = msgspec.structs.replace(self._config, cluster_id=_cluster_id(self._config))
-            await self._start_locked()
+            await self._start_locked(self.failed)
         except BaseException:
             await self.stop()
             raise
-        assert self._quorum is not None
+        assert self.quorum is not None
         _log.info(
             "controller_started",
             address=self.address,
             cluster_id=self.cluster_id,
-            epoch=self._quorum.leadership.epoch,
-            offset=self._quorum.committed_offset,
+            epoch=self.quorum.leadership.epoch,
+            offset=self.quorum.committed_offset,
             took_ms=int((time.monotonic() - began) * 1_000),
         )
 
     async def stop(self) -> None:
         """End in order; callers that wait get UNAVAILABLE and go elsewhere."""
-        for task in self._tasks:
-            task.cancel()
-        await asyncio.gather(*self._tasks, return_exceptions=True)
-        self._tasks.clear()
+        if self._reign is not None:
+            await self._reign.stop_tasks()
         if self._service is not None:
             await self._service.stop()
-        if self.runtime is not None:
-            await self.runtime.stop()
-        if self._quorum is not None:
-            await self._quorum.close()
-        self._service, self.runtime, self._quorum = None, None, None
+        if self._reign is not None:
+            await self._reign.runtime.stop()
+        if self._task is not None:
+            self._task.cancel()
+            await asyncio.wait((self._task,))
+        if self._transport is not None:
+            await self._transport.stop()
+        if self.quorum is not None:
+            await self.quorum.close()
+        self._service, self._reign, self.quorum, self._transport, self._task = None, None, None, None, None
         if self._lock is not None:
             os.close(self._lock)
             self._lock = None
         if self.failed is not None and not self.failed.done():
             self.failed.set_result(None)
 
-    async def _start_locked(self) -> None:
-        config = self._config
-        now = asyncio.get_running_loop().time
+    async def _start_locked(self, failed: "asyncio.Future[None]") -> None:
+        config, loop = self._config, asyncio.get_running_loop()
+        voters = config.voters or {config.controller_id: ""}
+        core = CoreConfig(config.controller_id, heartbeat_ms=config.raft_heartbeat_ms, election_ms=config.election_timeout_ms)
+        self.quorum = quorum = RaftQuorum(config.data_dir / "journal", core, voters, Random())  # noqa: S311 - election timeouts
         snapshots = SnapshotStore(self._store, config.cluster_id, kept=config.snapshots_kept)
-        loaded = await snapshots.load_newest()
-        self._quorum = quorum = SingleQuorum(config.data_dir / "journal")
-        await quorum.start(loaded.offset if loaded else None, loaded.epoch if loaded else ControllerEpoch(0))
-        image = loaded.image if loaded else MetadataImage()
-        await _replay(quorum, image)
-        sessions = Sessions(timeout_ms=config.session_timeout_ms, grace_ms=config.session_grace_ms, lag_limit_ms=config.lag_limit_ms)
-        for node in image.nodes:
-            if not node.fenced:
-                sessions.registered(node.node_id, node.node_epoch, int(now() * 1_000))
-        self.runtime = runtime = Runtime(quorum, image, config, self._now_ms)
-        runtime.failed.add_done_callback(self._runtime_over)
-        known_id = image.cluster_id
-        runtime.start()
-        if not known_id:
-            await _check_store_is_empty(self._store)
-            await runtime.submit("NameCluster", lambda _image, _now: Result([ClusterRecord(config.cluster_id)]))
-        elif known_id != config.cluster_id:
-            raise InvalidConfig("cluster_id", config.cluster_id, f"the journal belongs to cluster {known_id!r}")
-        wake = asyncio.Event()
-        dispatch = Dispatch(config, quorum, runtime, sessions, wake=wake.set, now=now, now_ms=self._now_ms, new_uuid=uuid4)
-        self._service = service = ControllerService(config, quorum, runtime, sessions, methods=dispatch.methods(), now=now)
-        ticks = Ticks(config, runtime, sessions, disconnect=service.disconnect, due=wake, now=now)
+        standby = Standby(config, quorum, snapshots)
+        loaded = await standby.load()
+        others = {voter: address for voter, address in voters.items() if voter != config.controller_id}
+        self._transport = transport = PeerTransport(config.cluster_id, config.controller_id, others, quorum.receive)
+        await quorum.start(Members(tuple(sorted(voters))), loaded.base if loaded else None, transport)
+
+        async def copy_standby() -> tuple[list[Record], MetadataOffset]:
+            return copy_image(standby.image)
+
+        self._service = service = ControllerService(config, quorum, REQUESTS, standby=copy_standby, raft=transport.serve, now=loop.time)
         self.port = await service.start()
-        self.snapshotter = snapshotter = Snapshotter(config, quorum, runtime, snapshots, since=loaded.offset if loaded else None)
-        janitor = Janitor(config, runtime, self._store, self._now_ms)
-        for run in (ticks.watch_sessions, ticks.watch_moves, ticks.maintain, snapshotter.run, janitor.run):
-            task = asyncio.get_running_loop().create_task(run(), name=run.__qualname__)
-            task.add_done_callback(self._task_over)
-            self._tasks.append(task)
+        transport.start()
+        self._task = loop.create_task(self._run(quorum, standby, snapshots, service), name="controller")
+        self._task.add_done_callback(self._run_over)
+        if len(voters) == 1:
+            leading = loop.create_task(service.wait_leading())
+            await asyncio.wait((leading, failed), return_when=asyncio.FIRST_COMPLETED)
+            leading.cancel()
+            if failed.done():
+                failed.result()
 
-    def _runtime_over(self, over: "asyncio.Future[None]") -> None:
-        error = over.exception()
-        if error is not None:
-            self._fail(error)
+    async def _run(self, quorum: RaftQuorum, standby: Standby, snapshots: SnapshotStore, service: ControllerService) -> None:
+        """Follow what is committed; lead when it is our turn. Runs until it is cancelled."""
+        while True:
+            await standby.catch_up()
+            if standby.image.end_offset != quorum.committed_offset:
+                continue
+            if not quorum.leadership.active:
+                await quorum.wait_changed()
+                continue
+            self._reign = reign = Reign(
+                self._config,
+                quorum,
+                standby.image,
+                self._store,
+                snapshots,
+                since=standby.since,
+                now=asyncio.get_running_loop().time,
+                now_ms=self._now_ms,
+                fail=self._fail,
+            )
+            await self._rule(quorum, reign, service)
+            self._reign = None
+            await standby.rebuild()
 
-    def _task_over(self, task: "asyncio.Task[None]") -> None:
-        if task.cancelled():
-            return
-        error = task.exception()
-        if error is not None and not isinstance(error, OVER):
-            _log.critical("controller_task_failed", task=task.get_name(), error=f"{type(error).__name__}: {error}")
+    async def _rule(self, quorum: RaftQuorum, reign: Reign, service: ControllerService) -> None:
+        """One reign to its end."""
+        over = quorum.end_of(reign.epoch)
+        _log.info("leadership_gained", epoch=reign.epoch, offset=quorum.committed_offset)
+        try:
+            await reign.start(service)
+            await asyncio.wait((over, reign.runtime.failed), return_when=asyncio.FIRST_COMPLETED)
+        except (NotLeader, QuorumClosed):
+            pass
+        finally:
+            service.renounce()
+            await reign.stop_tasks()
+            await reign.runtime.stop()
+            over.cancel()
+        _log.warning("leadership_lost", epoch=reign.epoch, leader=quorum.leadership.address)
+
+    def _run_over(self, task: "asyncio.Task[None]") -> None:
+        if not task.cancelled() and (error := task.exception()) is not None:
             self._fail(error)
 
     def _fail(self, error: BaseException) -> None:
@@ -207,20 +246,6 @@ def run(config: ControllerConfig, store_url: str) -> int:
             await store.close()
 
     return uvloop.run(main())
-
-
-async def _check_store_is_empty(store: ObjectStore) -> None:
-    """Three LIST requests, at the first start of a cluster only."""
-    for root in (META_ROOT, WAL_ROOT, DATA_ROOT):
-        async for info in store.list(root):
-            raise StoreNotEmpty(info.key)
-
-
-async def _replay(quorum: SingleQuorum, image: MetadataImage) -> None:
-    while image.end_offset < quorum.committed_offset:
-        committed = quorum.read(image.end_offset, _REPLAY_BYTES)
-        image.apply_all(decode_record(record) for record in committed.records)
-        await asyncio.sleep(0)
 
 
 def _lock_directory(directory: Path) -> int:

@@ -1,25 +1,27 @@
-"""The replicated log as the runtime sees it, and a quorum of one.
+"""The replicated log as the runtime sees it: the port, and Raft behind it, for one voter as for many.
 
 Invariants: `propose` returns when its records are committed, and nobody reads a record before; offsets are contiguous; a proposal of an
-epoch that is over raises `NotLeader` and the runtime then forgets its image. One proposal is under way at a time (the runtime batches), so
-a core with many voters fits behind the same port: it calls `on_leadership` when it gains or loses leadership and gives the new epoch.
+epoch that is over raises `NotLeader` and the runtime then forgets its image. Leadership is shown as active only when everything that
+earlier leaders committed is committed here: an image that has reached `committed_offset` then lacks nothing. The epoch is Raft's term.
 Must not decode records. Source: Raft reference 5; KRaft `RaftClient`.
 """
 
 import asyncio
-from bisect import bisect_right
-from collections.abc import Callable, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from collections import deque
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from itertools import accumulate
 from pathlib import Path
+from random import Random
 from typing import Protocol, TypeVar
 
 import structlog
 
-from controller.errors import JournalFailed, QuorumClosed, SnapshotMissing
-from controller.journal import Journal
+from controller.errors import NotLeader, SnapshotMissing
+from controller.journal import Journal, Recovered
 from controller.metadata.records import ControllerEpoch, MetadataOffset
+from controller.raft.core import CoreConfig, RaftCore
+from controller.raft.messages import Base, HardState, Members, Message
+from controller.raft.node import RaftNode, Transport
 
 _log = structlog.get_logger()
 _T = TypeVar("_T")
@@ -74,124 +76,260 @@ class Quorum(Protocol):
         """Returns when something at or behind `offset` is committed. Raises QuorumClosed."""
         ...
 
+    async def confirm(self, epoch: ControllerEpoch) -> None:
+        """Returns when a majority has confirmed, after this call, that `epoch` still leads: reads may be answered. Raises as `propose`."""
+        ...
+
+    def point_at(self, offset: MetadataOffset) -> Base:
+        """The place in the log up to which a snapshot of the records below `offset`, all committed, reaches."""
+        ...
+
     async def drop_before(self, offset: MetadataOffset) -> None:
         """Forget records below `offset`, which a snapshot covers; may keep some of them."""
         ...
 
-    def on_leadership(self, listener: Callable[[Leadership], None]) -> None:
-        """Call `listener` at every change of leadership from now on."""
-        ...
+
+@dataclass(frozen=True, slots=True)
+class _Proposed:
+    index: int
+    term: int
+    end_offset: MetadataOffset
+    answer: "asyncio.Future[MetadataOffset]"
 
 
-class SingleQuorum:
-    """A quorum of one: what its journal holds is committed. Blocking file work runs in one thread of its own."""
+class RaftQuorum:
+    """One voter of a Raft quorum. addresses: host:port of each voter, as clients reach it."""
 
-    def __init__(self, directory: Path) -> None:
-        self._journal = Journal(directory)
-        self._thread = ThreadPoolExecutor(max_workers=1, thread_name_prefix="journal")
-        self._first = MetadataOffset(0)
-        self._records: list[bytes] = []
-        self._ends: list[int] = []
-        self._bytes_dropped = 0
-        self._epoch = ControllerEpoch(0)
-        self._active = False
-        self._failure: Exception | None = None
-        self._proposing = False
-        self._committed = asyncio.Event()
+    def __init__(self, directory: Path, config: CoreConfig, addresses: Mapping[int, str], rng: Random) -> None:
+        self._config = config
+        self._addresses = dict(addresses)
+        self._rng = rng
+        self._node = RaftNode(Journal(directory), self._look)
+        self._loop = asyncio.get_running_loop()
+        self._shown = Leadership(active=False, epoch=ControllerEpoch(0))
+        self._committed = MetadataOffset(0)
+        self._commit_moved = asyncio.Event()
+        self._proposed: deque[_Proposed] = deque()
+        self._reads: deque[tuple[int, asyncio.Future[None]]] = deque()
+        self._reigns: list[tuple[ControllerEpoch, asyncio.Future[None]]] = []
+        self.failed = self._node.failed
+        """Done when the quorum is over: with a result after `close`, with JournalFailed otherwise."""
 
-    async def start(self, snapshot_offset: MetadataOffset | None, snapshot_epoch: ControllerEpoch) -> None:
-        """Recover the journal and lead under a new epoch. Raises JournalCorrupt, SnapshotMissing (a gap before the journal)."""
-        recovered = await self._blocking(self._journal.open)
+    async def start(self, members: Members, snapshot: Base | None, transport: Transport) -> None:
+        """Recover and take part. snapshot: the newest one, which the caller has loaded. members: of a cluster that begins.
+
+        Raises JournalCorrupt, SnapshotMissing (a gap before the journal).
+        """
+        recovered = await self._node.open()
         if recovered.cut_bytes:
-            _log.warning("journal_torn_end_cut", bytes=recovered.cut_bytes, end_offset=recovered.end_offset)
-        if recovered.first_offset > (snapshot_offset or 0):
-            raise SnapshotMissing(recovered.first_offset, snapshot_offset)
-        self._epoch = ControllerEpoch(max(recovered.epoch, snapshot_epoch) + 1)
-        first, records = recovered.first_offset, recovered.records
-        if snapshot_offset is not None and snapshot_offset > recovered.end_offset:
-            _log.warning("journal_behind_snapshot_replaced", journal_end=recovered.end_offset, snapshot_offset=snapshot_offset)
-            await self._blocking(self._journal.reset)
-            first, records = snapshot_offset, []
-        self._first = first
-        self._append_to_tail(records)
-        end = MetadataOffset(first + len(records))
-        await self._blocking(lambda: self._journal.start(end, self._epoch))
-        self._active = True
+            _log.warning("journal_torn_end_cut", bytes=recovered.cut_bytes)
+        if recovered.base.index > (snapshot.index if snapshot else 0):
+            raise SnapshotMissing(recovered.base.offset, snapshot.offset if snapshot else None)
+        if snapshot is not None:
+            _join(recovered, snapshot)
+        if not recovered.base.members.voters:
+            recovered.base = Base(recovered.base.index, recovered.base.term, recovered.base.offset, members)
+        await self._node.start(self._config, recovered, transport, self._rng, commit=snapshot.index if snapshot else 0)
 
     async def close(self) -> None:
-        """Stop leading; a proposal under way is finished first. Waiters get QuorumClosed."""
-        self._active = False
-        self._failure = self._failure or QuorumClosed("the quorum was stopped")
-        self._committed.set()
-        await self._blocking(self._journal.close)
-        self._thread.shutdown(wait=False)
+        """Take part no more; a write under way is finished first. Waiters get QuorumClosed."""
+        await self._node.close()
+        self._look()
+
+    def receive(self, message: Message) -> None:
+        """A message of another voter."""
+        self._node.receive(message)
+
+    @property
+    def core(self) -> RaftCore:
+        return self._node.core
 
     @property
     def leadership(self) -> Leadership:
-        return Leadership(active=self._active, epoch=self._epoch)
+        return self._shown
 
     @property
     def first_offset(self) -> MetadataOffset:
-        return self._first
+        return MetadataOffset(self.core.log.base.offset)
 
     @property
     def committed_offset(self) -> MetadataOffset:
-        return MetadataOffset(self._first + len(self._records))
+        return self._committed
+
+    @property
+    def needs_snapshot(self) -> bool:
+        """The leader's log no longer reaches back to ours: load the newest snapshot and call `installed`."""
+        return self.core.needs_snapshot > self.core.commit
 
     async def propose(self, epoch: ControllerEpoch, records: Sequence[bytes]) -> MetadataOffset:
-        """See Quorum.propose. Cost: one write and one fdatasync, 0.2 to 4 ms."""
-        if self._failure is not None:
-            raise self._failure
-        assert epoch == self._epoch, f"proposal of epoch {epoch}, this is {self._epoch}"
-        assert not self._proposing, "one proposal at a time"
-        base = self.committed_offset
-        self._proposing = True
-        try:
-            await self._blocking(lambda: self._journal.append(base, epoch, records))
-        except JournalFailed as error:
-            self._failure = error
-            self._active = False
-            self._committed.set()
-            raise
-        finally:
-            self._proposing = False
-        self._append_to_tail(records)
-        return self.committed_offset
+        """See Quorum.propose. Cost: one write and one fdatasync here and on a majority, 0.5 to 5 ms."""
+        core = self.core
+        self._node.check_running()
+        index = core.propose(list(records)) if core.term == epoch else None
+        if index is None:
+            raise NotLeader(self._shown.address)
+        proposed = _Proposed(index, core.term, MetadataOffset(core.log.end_offset), self._loop.create_future())
+        self._proposed.append(proposed)
+        self._node.pump()
+        return await proposed.answer
+
+    async def confirm(self, epoch: ControllerEpoch) -> None:
+        """See Quorum.confirm. One round trip to a majority; nothing for a quorum of one."""
+        core = self.core
+        self._node.check_running()
+        number = core.read_round() if core.term == epoch else None
+        if number is None:
+            raise NotLeader(self._shown.address)
+        answer: asyncio.Future[None] = self._loop.create_future()
+        self._reads.append((number, answer))
+        self._node.pump()
+        await answer
 
     def read(self, offset: MetadataOffset, max_bytes: int) -> CommittedRecords:
         """See Quorum.read. From memory; records are not copied."""
-        at = offset - self._first
-        assert 0 <= at <= len(self._records), f"read at {offset} outside [{self._first}, {self.committed_offset}]"
-        before = self._ends[at - 1] if at else self._bytes_dropped
-        stop = max(at + 1, bisect_right(self._ends, before + max_bytes, lo=at))
-        return CommittedRecords(offset, self._records[at:stop])
+        log, commit = self.core.log, self.core.commit
+        assert log.base.offset <= offset <= self._committed, f"read at {offset} outside [{log.base.offset}, {self._committed}]"
+        records: list[bytes] = []
+        index = log.index_at(offset)
+        skip = offset - log.offset_at(index)
+        size_bytes = 0
+        while index < commit and (not records or size_bytes < max_bytes):
+            index += 1
+            for record in log.slice(index, 1, 1)[0].records[skip:]:
+                size_bytes += len(record)
+                if records and size_bytes > max_bytes:
+                    break
+                records.append(record)
+            skip = 0
+        return CommittedRecords(offset, records)
 
     async def wait_committed(self, offset: MetadataOffset) -> None:
         """See Quorum.wait_committed."""
-        while self.committed_offset <= offset:
-            if self._failure is not None:
-                raise self._failure
-            await self._committed.wait()
+        while self._committed <= offset:
+            self._node.check_running()
+            await self._commit_moved.wait()
+
+    async def wait_changed(self) -> None:
+        """Returns at the next commit, change of leadership, or need of a snapshot; maybe at more."""
+        self._node.check_running()
+        await self._commit_moved.wait()
+
+    def point_at(self, offset: MetadataOffset) -> Base:
+        """See Quorum.point_at."""
+        log = self.core.log
+        index = min(log.index_at(offset), self.core.commit)
+        term = log.term_at(index)
+        assert term is not None, f"offset {offset} is before the log, which begins at {log.base.offset}"
+        return Base(index, term, log.offset_at(index), log.members)
 
     async def drop_before(self, offset: MetadataOffset) -> None:
         """See Quorum.drop_before. Deletes whole segment files; a new one is begun here so that the next snapshot can drop this one."""
-        await self._blocking(lambda: self._journal.roll(self._epoch))
-        first = await self._blocking(lambda: self._journal.drop_before(offset))
-        count = first - self._first
-        if count > 0:
-            self._bytes_dropped = self._ends[count - 1]
-            del self._records[:count], self._ends[:count]
-            self._first = first
+        await self._node.compact(self.core.log.index_at(offset))
 
-    def on_leadership(self, listener: Callable[[Leadership], None]) -> None:
-        """See Quorum.on_leadership. A quorum of one leads from start to close: there is nothing to call."""
+    def installed(self, base: Base) -> None:
+        """A snapshot that ends at `base` was loaded into the image."""
+        self.core.installed(base)
+        self._node.pump()
 
-    def _append_to_tail(self, records: Sequence[bytes]) -> None:
-        begin = self._ends[-1] if self._ends else self._bytes_dropped
-        self._records.extend(records)
-        self._ends.extend(list(accumulate((len(record) for record in records), initial=begin))[1:])
-        waiters, self._committed = self._committed, asyncio.Event()
+    def transfer(self, target: int) -> bool:
+        """Hand leadership over to another voter; it is under way when this returns True."""
+        begun = self.core.transfer(target)
+        self._node.pump()
+        return begun
+
+    def end_of(self, epoch: ControllerEpoch) -> "asyncio.Future[None]":
+        """Done when `epoch` is not led from here any more; cancel it if that is of no interest any more."""
+        over: asyncio.Future[None] = self._loop.create_future()
+        self._reigns.append((epoch, over))
+        self._end_reigns()
+        return over
+
+    def _end_reigns(self) -> None:
+        for epoch, over in self._reigns:
+            if not over.done() and not (self._shown.active and self._shown.epoch == epoch):
+                over.set_result(None)
+        self._reigns = [reign for reign in self._reigns if not reign[1].done()]
+
+    def _look(self) -> None:
+        """After every input: answer what is decided, tell what has changed."""
+        if self.failed.done():
+            self._end()
+            return
+        core = self.core
+        self._settle_proposals(core)
+        self._settle_reads(core)
+        committed = MetadataOffset(core.log.offset_at(core.commit))
+        leadership = Leadership(core.is_ready_to_serve, ControllerEpoch(core.term), self._address_of(core.leader))
+        moved, self._committed = committed != self._committed, committed
+        turned, self._shown = leadership != self._shown, leadership
+        if moved or turned or core.needs_snapshot > core.commit:
+            self._wake()
+        if turned:
+            self._end_reigns()
+
+    def _settle_proposals(self, core: RaftCore) -> None:
+        while self._proposed:
+            first = self._proposed[0]
+            if first.index <= core.commit and core.log.term_at(first.index) in {first.term, None}:
+                _answer(first.answer, first.end_offset)
+            elif core.is_leader and core.term == first.term:
+                return
+            else:
+                _refuse(first.answer, NotLeader(self._address_of(core.leader)))
+            self._proposed.popleft()
+
+    def _settle_reads(self, core: RaftCore) -> None:
+        if not self._reads:
+            return
+        confirmed = core.confirmed_round if core.is_leader else 0
+        while self._reads and (self._reads[0][0] <= confirmed or not core.is_leader):
+            _, answer = self._reads.popleft()
+            if core.is_leader:
+                _answer(answer, None)
+            else:
+                _refuse(answer, NotLeader(self._address_of(core.leader)))
+
+    def _end(self) -> None:
+        """Nothing is decided here any more."""
+        self._shown = Leadership(active=False, epoch=self._shown.epoch)
+        try:
+            self._node.check_running()
+        except Exception as error:  # noqa: BLE001 - whatever ended the node is what its waiters get
+            for proposed in self._proposed:
+                _refuse(proposed.answer, error)
+            for _, answer in self._reads:
+                _refuse(answer, error)
+        self._proposed.clear()
+        self._reads.clear()
+        self._wake()
+        self._end_reigns()
+
+    def _address_of(self, voter: int | None) -> str:
+        return "" if voter is None else self._addresses.get(voter, "")
+
+    def _wake(self) -> None:
+        waiters, self._commit_moved = self._commit_moved, asyncio.Event()
         waiters.set()
 
-    async def _blocking(self, work: Callable[[], _T]) -> _T:
-        return await asyncio.get_running_loop().run_in_executor(self._thread, work)
+
+def _answer(answer: "asyncio.Future[_T]", value: _T) -> None:
+    if not answer.done():
+        answer.set_result(value)
+
+
+def _refuse(answer: "asyncio.Future[_T]", error: Exception) -> None:
+    if not answer.done():
+        answer.set_exception(error)
+
+
+def _join(recovered: Recovered, snapshot: Base) -> None:
+    """A snapshot that the journal does not lead up to replaces it: the disk is behind, or was lost."""
+    at = snapshot.index - recovered.base.index
+    if at == 0 or (at <= len(recovered.entries) and recovered.entries[at - 1].term == snapshot.term):
+        return
+    if recovered.entries:
+        _log.warning("journal_behind_snapshot_replaced", journal_end=recovered.entries[-1].index, snapshot_index=snapshot.index)
+    recovered.base = snapshot
+    recovered.entries = []
+    if recovered.hard.term < snapshot.term:
+        recovered.hard = HardState(snapshot.term)

@@ -3,7 +3,8 @@
 Invariants: managers run one after another against one image; a request is answered, and its records shown to followers, only after they are
 committed; between two batches the image holds committed records only (`between` relies on it). One proposal is under way; what arrives
 meanwhile forms the next batch, so the batch grows with the load and an idle controller answers after one fdatasync.
-When a proposal fails, the image may hold what is not committed: the runtime is over (`failed`) and the process starts again from the log.
+A request without records is answered only when a majority has confirmed that we still lead: an old leader answers nothing.
+When a proposal fails, the image may hold what is not committed: the runtime is over (`failed`) and the image is built again from the log.
 Must not know a request's meaning (`controller.dispatch`) nor gRPC. Source: KRaft `QuorumController`'s event queue.
 """
 
@@ -20,7 +21,7 @@ from controller.errors import NotLeader, QuorumClosed
 from controller.managers.result import Result
 from controller.metadata.codec import encode_record
 from controller.metadata.image import MetadataImage
-from controller.metadata.records import MetadataOffset
+from controller.metadata.records import ControllerEpoch, MetadataOffset
 from controller.quorum import Quorum
 from controller.rpc.messages import Reply, Status
 from stream.clock import WallClock
@@ -81,6 +82,11 @@ class Runtime:
         self.counters = RuntimeCounters()
         self.failed: asyncio.Future[None] = loop.create_future()
         """Done when the writer is over: with a result after `stop`, with the exception that ended it otherwise."""
+
+    @property
+    def epoch(self) -> ControllerEpoch:
+        """The reign that this writer belongs to."""
+        return self._epoch
 
     def start(self) -> None:
         self._task = asyncio.get_running_loop().create_task(self._run(), name="controller-writer")
@@ -157,6 +163,8 @@ class Runtime:
                     self._look_between()
                     if self._queue:
                         await self._write_batch(self._take_batch())
+        except NotLeader as error:
+            self._over(error)
         except BaseException as error:
             _log.critical("controller_writer_failed", error=str(error), error_type=type(error).__name__)
             self._over(error)
@@ -187,8 +195,10 @@ class Runtime:
     def _take_batch(self) -> list[_Pending]:
         batch: list[_Pending] = []
         now = self._now()
-        while self._queue and len(batch) < self._config.batch_count_max:
+        size_bytes = 0
+        while self._queue and len(batch) < self._config.batch_count_max and size_bytes < self._config.batch_bytes_max:
             pending = self._queue.popleft()
+            size_bytes += pending.size_bytes
             self._queue_bytes -= pending.size_bytes
             if pending.deadline <= now:
                 self.counters.expired += 1
@@ -212,8 +222,12 @@ class Runtime:
                 self.counters.batches += 1
                 self.counters.records += len(encoded)
                 self.counters.bytes += sum(map(len, encoded))
-        except BaseException:
-            lost = QuorumClosed("the controller stopped before the request was committed; the outcome is unknown")
+            else:
+                await self._quorum.confirm(self._epoch)
+        except BaseException as error:
+            lost: Exception = QuorumClosed("the controller stopped before the request was committed; the outcome is unknown")
+            if isinstance(error, NotLeader):
+                lost = error
             for pending in batch:
                 pending.answer.set_exception(lost)
             raise
@@ -243,7 +257,8 @@ class Runtime:
         return reply, encoded
 
     def _refuse_waiting(self) -> None:
-        stopping = QuorumClosed("the controller is stopping")
+        error = self.failed.exception() if self.failed.done() else None
+        stopping: Exception = error if isinstance(error, NotLeader) else QuorumClosed("the controller is stopping")
         for pending in self._queue:
             pending.answer.set_exception(stopping)
         for waiting in self._between:

@@ -4,7 +4,7 @@ Invariants: a snapshot object holds exactly the image as of its offset, is writt
 not match its checksum is passed over for the one before (the journal is kept from the one before the newest on). Old ones are deleted only
 after a newer one is there. Must not decide when. Source: Raft reference 5 (2), KRaft `SnapshotWriter`.
 
-Object: magic "PNSTSNAP", version u32, CRC32C u32 of the rest; then msgpack [offset, epoch, cluster id, [record, ...]].
+Object: magic "PNSTSNAP", version u32, CRC32C u32 of the rest; then msgpack [[index, term, offset, members], cluster id, [record, ...]].
 """
 
 import asyncio
@@ -20,9 +20,10 @@ from controller.config import ControllerConfig
 from controller.errors import SnapshotCorrupt
 from controller.metadata.codec import decode_record, encode_raw
 from controller.metadata.image import MetadataImage
-from controller.metadata.records import ControllerEpoch, MetadataOffset, Record
+from controller.metadata.records import MetadataOffset, Record
 from controller.metadata.snapshot import snapshot_records
 from controller.quorum import Quorum
+from controller.raft.messages import Base
 from controller.runtime import Runtime
 from objectstore.errors import ObjectStoreError, PreconditionFailed
 from objectstore.ports import ObjectStore
@@ -31,24 +32,28 @@ from stream.keys import parse_snapshot_key, snapshot_key, snapshot_prefix
 _log = structlog.get_logger()
 _HEADER = struct.Struct("<8sII")
 _MAGIC = b"PNSTSNAP"
-_VERSION = 1
+_VERSION = 2
 _CHECK_INTERVAL_S = 1.0
 _ENCODE_CHUNK = 2_000
 """Records encoded before the event loop gets a turn: about 3 ms."""
 
 
 class _Body(msgspec.Struct, frozen=True, array_like=True):
-    offset: MetadataOffset
-    epoch: ControllerEpoch
+    base: Base
     cluster_id: str
     records: list[msgspec.Raw]
 
 
 @dataclass(frozen=True, slots=True)
 class LoadedSnapshot:
-    offset: MetadataOffset
-    epoch: ControllerEpoch
+    """base: where in the log it was taken."""
+
+    base: Base
     image: MetadataImage
+
+    @property
+    def offset(self) -> MetadataOffset:
+        return MetadataOffset(self.base.offset)
 
 
 def copy_image(image: MetadataImage) -> tuple[list[Record], MetadataOffset]:
@@ -105,20 +110,20 @@ class SnapshotStore:
                 damaged = damaged or error
                 continue
             image = MetadataImage()
-            image.load_snapshot((decode_record(raw) for raw in body.records), body.offset)
-            return LoadedSnapshot(body.offset, body.epoch, image)
+            image.load_snapshot((decode_record(raw) for raw in body.records), MetadataOffset(body.base.offset))
+            return LoadedSnapshot(body.base, image)
         if damaged is not None:
             raise damaged
         return None
 
-    async def save(self, records: Sequence[Record], offset: MetadataOffset, epoch: ControllerEpoch) -> None:
-        """Write the image that `records` rebuild. The same offset and epoch again is success: the content is the same."""
+    async def save(self, records: Sequence[Record], base: Base) -> None:
+        """Write the image that `records` rebuild. The same offset and term again is success: the content is the same."""
         encoded = await encode_records(records)
-        parts = await asyncio.to_thread(_pack, _Body(offset, epoch, self._cluster_id, encoded))
+        parts = await asyncio.to_thread(_pack, _Body(base, self._cluster_id, encoded))
         try:
-            await self._store.put_if_absent(snapshot_key(self._cluster_id, offset, epoch), parts)
+            await self._store.put_if_absent(snapshot_key(self._cluster_id, base.offset, base.term), parts)
         except PreconditionFailed:
-            _log.info("snapshot_already_there", offset=offset, epoch=epoch)
+            _log.info("snapshot_already_there", offset=base.offset, epoch=base.term)
 
     async def drop_old(self) -> MetadataOffset:
         """Delete all but the newest few; returns the offset of the second newest: what the journal has to keep from."""
@@ -126,6 +131,13 @@ class SnapshotStore:
         stale = keys[: -self._kept]
         if stale:
             await self._store.delete(stale)
+        return self._second_newest(keys)
+
+    async def needed_from(self) -> MetadataOffset:
+        """Offset of the second newest snapshot: what every log has to keep from."""
+        return self._second_newest(await self._keys())
+
+    def _second_newest(self, keys: Sequence[str]) -> MetadataOffset:
         previous = parse_snapshot_key(self._cluster_id, keys[-2]) if len(keys) > 1 else None
         return MetadataOffset(0 if previous is None else previous[0])
 
@@ -170,7 +182,7 @@ class Snapshotter:
         """One snapshot now. -> its offset."""
         records, offset = await self._runtime.between(copy_image)
         size_bytes = self._runtime.counters.bytes
-        await self._snapshots.save(records, offset, self._quorum.leadership.epoch)
+        await self._snapshots.save(records, self._quorum.point_at(offset))
         self._since, self._bytes_since = offset, size_bytes
         previous = await self._snapshots.drop_old()
         await self._quorum.drop_before(previous)

@@ -40,7 +40,7 @@ async def _look(controller: str, view: Callable[[MetadataImage], _T]) -> _T:
     from controller.rpc.client import ControllerClient
     from controller.rpc.follower import MetadataFollower
 
-    client = ControllerClient([controller])
+    client = ControllerClient(controller.split(","))
     follower = MetadataFollower(client)
     try:
         await follower.start(_TIMEOUT_S)

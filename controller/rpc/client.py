@@ -17,7 +17,7 @@ import msgspec
 from controller.errors import refusal
 from controller.metadata.records import MetadataOffset
 from controller.rpc import messages as m
-from controller.rpc.transport import REQUEST_ID_KEY, Channel, RpcFailed, StatusCode, UnaryCallable
+from controller.rpc.transport import EPOCH_KEY, REQUEST_ID_KEY, Channel, RpcFailed, StatusCode, UnaryCallable
 
 DEFAULT_TIMEOUT_S = 30.0
 ATTEMPT_TIMEOUT_S = 5.0
@@ -52,6 +52,7 @@ class ControllerClient:
         self._methods: dict[tuple[str, str], UnaryCallable] = {}
         self._decoders: dict[type[Any], msgspec.msgpack.Decoder[Any]] = {}
         self._follower: ImageReached | None = None
+        self._epoch = 0
 
     @property
     def address(self) -> str:
@@ -186,7 +187,9 @@ class ControllerClient:
         """The reply, or why there was none (then the outcome is unknown and the next controller is asked)."""
         address = self._active
         try:
-            data = await self._method(address, method)(body, timeout=timeout_s, metadata=((REQUEST_ID_KEY, request_id),))
+            data = await self._method(address, method)(
+                body, timeout=timeout_s, metadata=((REQUEST_ID_KEY, request_id), (EPOCH_KEY, str(self._epoch)))
+            )
         except RpcFailed as error:
             if error.code() in _PERMANENT:
                 raise refusal(m.Status.INVALID_REQUEST, f"{error.code().name}: {error.details()}") from error
@@ -194,6 +197,11 @@ class ControllerClient:
                 self.redirect("")
             return f"{address}: {error.code().name}: {error.details()}"
         reply: m.Reply[_T] = self._decoder(value_type).decode(data)
+        if reply.offset > 0:
+            if reply.controller_epoch < self._epoch:
+                self.redirect("")
+                return f"{address}: it leads epoch {reply.controller_epoch}, {self._epoch} has begun"
+            self._epoch = reply.controller_epoch
         return reply
 
     def _method(self, address: str, method: str) -> UnaryCallable:

@@ -34,8 +34,8 @@ _encode = msgspec.msgpack.Encoder().encode
 _decoder = msgspec.msgpack.Decoder(m.MetadataBatch)
 
 HEARTBEAT_INTERVAL_S = 0.5
-SILENCE_S = 3.0
-"""A stream on which nothing came for this long (six heartbeats) is given up and another controller is tried."""
+SILENCE_S = 2.0
+"""A stream on which nothing came for this long (four heartbeats) is given up and another controller is tried."""
 
 BACKOFF_FIRST_S = 0.02
 BACKOFF_MAX_S = 0.25
@@ -71,6 +71,8 @@ class MetadataFollower:
         self._image = MetadataImage()
         self._loading: list[Record] | None = None
         self._lease = Lease()
+        self._session_at = ""
+        """Address of the controller that answered our heartbeats last: the only one that could fence us for a broken stream."""
         self._subscribers: list[Subscriber] = []
         self._session_listeners: list[Callable[[bool], None]] = []
         self._told = (False, False)
@@ -192,7 +194,7 @@ class MetadataFollower:
                 if data is END_OF_STREAM:
                     break
                 heard = True
-                self._take(_decoder.decode(cast("bytes", data)))
+                self._take(_decoder.decode(cast("bytes", data)), address)
         except (RpcFailed, TimeoutError) as error:
             why = error
         finally:
@@ -212,9 +214,13 @@ class MetadataFollower:
             self._lease.end()
             self._session_changed()
             return
-        nobody_fences = detail == STOPPING_DETAIL or (code is StatusCode.UNAVAILABLE and "refused" in detail)
-        self._lease.stream_broke(self._now(), nobody_fences=nobody_fences)
-        self._client.redirect(detail if code is StatusCode.FAILED_PRECONDITION else "")
+        is_refused = code is StatusCode.UNAVAILABLE and "refused" in detail
+        nobody_fences = is_refused or detail == STOPPING_DETAIL or code is StatusCode.FAILED_PRECONDITION
+        if address == self._session_at or not self._session_at:
+            self._lease.stream_broke(self._now(), nobody_fences=nobody_fences)
+        asks_again = heard and isinstance(why, RpcFailed) and address == self._session_at and not nobody_fences
+        if not asks_again:
+            self._client.redirect(detail if code is StatusCode.FAILED_PRECONDITION else "")
         if heard:
             _log.info("metadata_stream_broken", controller=address, detail=detail, offset=self._image.end_offset)
 
@@ -228,7 +234,7 @@ class MetadataFollower:
             await call.write(_encode(request))
             await asyncio.sleep(min(self._interval_s, self._lease.heartbeat_s_max))
 
-    def _take(self, batch: m.MetadataBatch) -> None:
+    def _take(self, batch: m.MetadataBatch, address: str) -> None:
         if batch.session_timeout_ms:
             self._lease.told(batch.session_timeout_ms, batch.session_grace_ms)
         if batch.reset:
@@ -240,6 +246,7 @@ class MetadataFollower:
             self._apply(batch)
         if batch.heard and self._node is not None:
             self._lease.answered(batch.heard)
+            self._session_at = address
         self._session_changed()
 
     def _apply(self, batch: m.MetadataBatch) -> None:

@@ -7,9 +7,11 @@ monotonic clocks differ by less than 15 % in rate. A process that was stopped fi
 
 A stream that broke is fenced after a grace G, which is shorter. We see a break at the latest when our next heartbeat is sent (at most 0.5 G
 later) and then go on for 0.4 G: 0.9 G < G. With proof that nobody at the other end can fence (it said that it stops, or its address refuses
-connections: the process is not there), the lease keeps its full length, because a controller that starts gives everybody a whole timeout
-first. A restart of the controller therefore stops no writes. What is left is a network that resets connections to a living controller
-and swallows or refuses new ones: there only the fence object in the WAL protects, which it does for every acknowledgement in any case.
+connections: the process is not there; or it said that it does not lead), the lease keeps its full length, because a controller that begins
+to lead gives everybody a whole timeout first. A restart or a change of the leader therefore stops no writes. A leader that is cut off stops
+answering within the election timeout, before another can be elected (`controller.raft.core`, check-quorum). What is left is a network that
+resets connections to a living controller and swallows or refuses new ones: there only the fence object in the WAL protects, which it does
+for every acknowledgement in any case.
 
 Must not be the only thing that protects data: that is the WAL slot (DESIGN.md 5). Source: Gray & Cheriton, "Leases" (SOSP 1989).
 """

@@ -427,3 +427,5 @@ class ControllerStatus(Message, frozen=True, kw_only=True):
     controller_epoch: ControllerEpoch
     committed_offset: MetadataOffset
     active: bool
+    leader: str = ""
+    """Address of the active one as far as this one knows; empty: unknown, or alone."""

@@ -1,12 +1,12 @@
 """The controller's two gRPC services over the runtime.
 
 Invariants: a request is decoded and checked before it is queued; followers get committed records only, in order, from the log or, when the
-log no longer reaches back, from a snapshot of the image between two batches. A follower that reads slowly holds up nobody: its stream
-blocks, goes without heartbeats and is given up by its own side. Must not decide anything: managers do. Source: KRaft `ControllerApis`.
-"""
+log no longer reaches back, from a snapshot of the image between two batches. Sessions live on the leader, observers may follow anybody. A
+follower that reads slowly holds up nobody: its stream blocks, goes without heartbeats and is given up by its own side. Must not decide
+anything: managers do. Source: KRaft `ControllerApis`."""
 
 import asyncio
-from collections.abc import Awaitable, Callable, Iterator, Mapping
+from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from itertools import islice
@@ -17,11 +17,20 @@ import structlog
 
 from controller.config import ControllerConfig
 from controller.errors import JournalFailed, NotLeader, QuorumClosed
-from controller.metadata.records import MetadataOffset
+from controller.metadata.records import MetadataOffset, Record
 from controller.quorum import Quorum
 from controller.rpc.follower import STOPPING_DETAIL
-from controller.rpc.messages import FollowRequest, Message, MetadataBatch, Reply, Status
-from controller.rpc.transport import END_OF_STREAM, REQUEST_ID_KEY, Listener, StatusCode, StreamContext, UnaryContext
+from controller.rpc.messages import ControllerStatus, DescribeController, FollowRequest, Message, MetadataBatch, Reply, Status
+from controller.rpc.transport import (
+    END_OF_STREAM,
+    EPOCH_KEY,
+    REQUEST_ID_KEY,
+    Listener,
+    StatusCode,
+    StreamContext,
+    StreamHandler,
+    UnaryContext,
+)
 from controller.runtime import Runtime
 from controller.sessions import Sessions
 from controller.snapshots import copy_image, encode_records
@@ -36,33 +45,45 @@ Handle = Callable[[Any, float | None, int, str], Awaitable[Reply[Any]]]
 """(request, seconds left, size in bytes, request id) -> reply."""
 
 
+CopyImage = Callable[[], Awaitable[tuple[list[Record], MetadataOffset]]]
+
+
 @dataclass(frozen=True, slots=True)
-class Method:
-    request_type: type[Message]
-    handle: Handle
+class Lead:
+    """What answers requests and keeps sessions while this controller leads. methods: by the name of the request's class."""
+
+    runtime: Runtime
+    sessions: Sessions
+    methods: Mapping[str, Handle]
 
 
 class ControllerService:
-    """Serves one runtime on one port."""
+    """Serves on one port: to everybody while `lead` holds, redirects and committed records otherwise.
+
+    standby: copies the image of a controller that does not lead. raft: takes the other voters' streams.
+    """
 
     def __init__(
         self,
         config: ControllerConfig,
         quorum: Quorum,
-        runtime: Runtime,
-        sessions: Sessions,
+        requests: Sequence[type[Message]],
         *,
-        methods: Mapping[str, Method],
+        standby: CopyImage,
+        raft: StreamHandler,
         now: MonotonicClock,
     ) -> None:
         self._config = config
         self._quorum = quorum
-        self._runtime = runtime
-        self._sessions = sessions
+        self._standby = standby
         self._now = now
+        self._lead: Lead | None = None
+        self._leading = asyncio.Event()
         self._followers: dict[asyncio.Task[None], FollowRequest] = {}
         self._stopping = False
-        self._listener = Listener({name: self._unary(method) for name, method in methods.items()}, self._follow)
+        unary = {request.__name__: self._unary(request) for request in requests}
+        unary[DescribeController.__name__] = self._describe
+        self._listener = Listener(unary, self._follow, raft)
 
     async def start(self) -> int:
         """Serve; returns the bound port."""
@@ -75,18 +96,53 @@ class ControllerService:
             task.cancel()
         await self._listener.stop(0.2)
 
+    @property
+    def is_leading(self) -> bool:
+        return self._lead is not None
+
+    async def wait_leading(self) -> None:
+        await self._leading.wait()
+
+    def lead(self, lead: Lead) -> None:
+        """This controller leads from now on."""
+        self._lead = lead
+        self._leading.set()
+
+    def renounce(self) -> None:
+        """It does not any more: brokers are sent to the one that does; observers may stay."""
+        self._lead = None
+        self._leading.clear()
+        for task, hello in list(self._followers.items()):
+            if hello.node_id >= 0:
+                task.cancel()
+
     def disconnect(self, node_id: NodeId, node_epoch: NodeEpoch) -> None:
         """End the streams of an incarnation that was fenced (and of earlier ones), so that it hears of it at once."""
         for task, hello in list(self._followers.items()):
             if hello.node_id == node_id and hello.node_epoch <= node_epoch:
                 task.cancel()
 
-    def _unary(self, method: Method) -> Callable[[bytes, UnaryContext], Awaitable[bytes]]:
-        decoder = msgspec.msgpack.Decoder(method.request_type)
+    async def _describe(self, data: bytes, context: UnaryContext) -> bytes:
+        """Answered by every controller and out of turn, so that an overloaded one still says who it is. What it tells is committed."""
+        del data, context
+        leadership = self._quorum.leadership
+        status = ControllerStatus(
+            cluster_id=self._config.cluster_id,
+            controller_id=self._config.controller_id,
+            controller_epoch=leadership.epoch,
+            committed_offset=self._quorum.committed_offset,
+            active=leadership.active and self._lead is not None,
+            leader=leadership.address,
+        )
+        return _encode(Reply(controller_epoch=leadership.epoch, value=status))
+
+    def _unary(self, request_type: type[Message]) -> Callable[[bytes, UnaryContext], Awaitable[bytes]]:
+        decoder = msgspec.msgpack.Decoder(request_type)
+        name = request_type.__name__
 
         async def handle(data: bytes, context: UnaryContext) -> bytes:
             try:
-                reply = await self._answer(method, decoder, data, context)
+                reply = await self._answer(name, decoder, data, context)
             except (QuorumClosed, JournalFailed) as error:
                 await context.abort(StatusCode.UNAVAILABLE, str(error))
                 raise
@@ -97,19 +153,34 @@ class ControllerService:
 
         return handle
 
-    async def _answer(self, method: Method, decoder: msgspec.msgpack.Decoder[Any], data: bytes, context: UnaryContext) -> Reply[Any]:
+    async def _answer(self, name: str, decoder: msgspec.msgpack.Decoder[Any], data: bytes, context: UnaryContext) -> Reply[Any]:
+        metadata = dict(context.invocation_metadata())
+        lead = self._lead
+        if lead is None or self._is_behind(str(metadata.get(EPOCH_KEY, ""))):
+            return self._not_leader(self._quorum.leadership.address if lead is None else "")
         limit = self._config.request_bytes_max
         if len(data) > limit:
             return Reply(status=Status.INVALID_REQUEST, detail=f"the request has {len(data)} bytes, {limit} are allowed: split it")
         try:
             request = decoder.decode(data)
         except msgspec.DecodeError as error:
-            return Reply(status=Status.INVALID_REQUEST, detail=f"the request is not a valid {method.request_type.__name__}: {error}")
-        request_id = next((value for key, value in context.invocation_metadata() if key == REQUEST_ID_KEY), "")
+            return Reply(status=Status.INVALID_REQUEST, detail=f"the request is not a valid {name}: {error}")
+        request_id = str(metadata.get(REQUEST_ID_KEY, ""))[:64]
         try:
-            return await method.handle(request, context.time_remaining(), len(data), request_id[:64])
+            return await lead.methods[name](request, context.time_remaining(), len(data), request_id)
         except NotLeader as error:
-            return Reply(status=Status.NOT_LEADER, detail=error.leader)
+            return self._not_leader(error.leader)
+
+    def _is_behind(self, epoch: str) -> bool:
+        """The caller has heard from a controller of a later epoch: we do not lead any more and have not noticed."""
+        return epoch.isdecimal() and int(epoch) > self._quorum.leadership.epoch
+
+    def _not_leader(self, leader: str) -> Reply[Any]:
+        return Reply(status=Status.NOT_LEADER, detail=leader, controller_epoch=self._quorum.leadership.epoch)
+
+    async def _copy_image(self) -> tuple[list[Record], MetadataOffset]:
+        lead = self._lead
+        return await (self._standby() if lead is None else lead.runtime.between(copy_image))
 
     # --- Follow ---------------------------------------------------------------------------------------------------------------------
 
@@ -143,26 +214,29 @@ class ControllerService:
                 await context.abort(StatusCode.UNAVAILABLE, detail)
         elif self._stopping:
             await context.abort(StatusCode.UNAVAILABLE, STOPPING_DETAIL)
+        elif self._lead is None:
+            await context.abort(StatusCode.FAILED_PRECONDITION, self._quorum.leadership.address)
         else:
             await context.abort(StatusCode.PERMISSION_DENIED, f"node {hello.node_id} epoch {hello.node_epoch} is fenced")
 
     async def _serve_follower(self, hello: FollowRequest, context: StreamContext) -> None:
-        leadership = self._quorum.leadership
-        if not leadership.active:
-            raise _StreamRefused(StatusCode.FAILED_PRECONDITION, leadership.address)
-        stream: int | None = None
+        session: _Session | None = None
         if hello.node_id >= 0:
-            stream = self._sessions.opened(hello.node_id, hello.node_epoch, self._now_ms())
+            lead = self._lead
+            if lead is None:
+                raise _StreamRefused(StatusCode.FAILED_PRECONDITION, self._quorum.leadership.address)
+            stream = lead.sessions.opened(hello.node_id, hello.node_epoch, self._now_ms())
             if stream is None:
                 raise _StreamRefused(StatusCode.PERMISSION_DENIED, f"node {hello.node_id} epoch {hello.node_epoch} has no session")
-        feed = _Feed(hello, self._quorum, self._runtime, self._config, context)
+            session = _Session(lead.sessions, hello, stream)
+        feed = _Feed(hello, self._quorum, self._copy_image, self._config, context)
         feeding = asyncio.get_running_loop().create_task(feed.run())
-        hearing = asyncio.get_running_loop().create_task(self._hear(hello, stream, feed, context))
+        hearing = asyncio.get_running_loop().create_task(self._hear(session, feed, context))
         try:
             await asyncio.wait((feeding, hearing), return_when=asyncio.FIRST_COMPLETED)
         finally:
-            if stream is not None:
-                self._sessions.broken(hello.node_id, hello.node_epoch, stream, self._now_ms())
+            if session is not None:
+                session.sessions.broken(hello.node_id, hello.node_epoch, session.stream, self._now_ms())
             for task in (feeding, hearing):
                 task.cancel()
             await asyncio.wait((feeding, hearing))
@@ -170,13 +244,12 @@ class ControllerService:
             if not task.cancelled() and (error := task.exception()) is not None:
                 raise error
 
-    async def _hear(self, hello: FollowRequest, stream: int | None, feed: "_Feed", context: StreamContext) -> None:
+    async def _hear(self, session: "_Session | None", feed: "_Feed", context: StreamContext) -> None:
         """Heartbeats, until the follower ends its side."""
         while (data := await context.read()) is not END_OF_STREAM:
             request = _follow_decoder.decode(cast("bytes", data))
-            if stream is not None and not self._sessions.heard(hello.node_id, hello.node_epoch, stream, self._now_ms()):
-                detail = f"the session of node {hello.node_id} epoch {hello.node_epoch} is over or has moved to another stream"
-                raise _StreamRefused(StatusCode.ABORTED, detail)
+            if session is not None:
+                session.heard(self._now_ms())
             feed.heard = request.heartbeat
 
     def _now_ms(self) -> int:
@@ -192,21 +265,38 @@ class _StreamRefused(Exception):
         self.detail = detail
 
 
+@dataclass(frozen=True, slots=True)
+class _Session:
+    """A broker's session as one stream carries it, with the leader that keeps it."""
+
+    sessions: Sessions
+    node: FollowRequest
+    stream: int
+
+    def heard(self, now_ms: int) -> None:
+        node = self.node
+        if not self.sessions.heard(node.node_id, node.node_epoch, self.stream, now_ms):
+            detail = f"the session of node {node.node_id} epoch {node.node_epoch} is over or has moved to another stream"
+            raise _StreamRefused(StatusCode.ABORTED, detail)
+
+
 class _Feed:
     """What goes to one follower: at first what it lacks, then every commit, then at least one message in each heartbeat interval."""
 
-    def __init__(self, hello: FollowRequest, quorum: Quorum, runtime: Runtime, config: ControllerConfig, context: StreamContext) -> None:
+    def __init__(self, hello: FollowRequest, quorum: Quorum, copy: CopyImage, config: ControllerConfig, context: StreamContext) -> None:
         self._hello = hello
         self._next = hello.from_offset
         self.heard = hello.heartbeat
         self._quorum = quorum
-        self._runtime = runtime
+        self._copy = copy
         self._config = config
         self._context = context
 
     async def run(self) -> None:
         quorum, max_bytes = self._quorum, self._config.batch_bytes_max
         interval_s = self._config.heartbeat_interval_ms / 1_000
+        if self._next > quorum.committed_offset and not quorum.leadership.active:
+            await quorum.wait_committed(MetadataOffset(self._next - 1))
         if not quorum.first_offset <= self._next <= quorum.committed_offset:
             await self._send_snapshot()
         while self._next < quorum.committed_offset:
@@ -242,7 +332,7 @@ class _Feed:
 
     async def _send_snapshot(self) -> None:
         """The follower begins anew with the image as it is now. The empty batch behind the snapshot ends it."""
-        records, offset = await self._runtime.between(copy_image)
+        records, offset = await self._copy()
         encoded = iter(await encode_records(records))
         reset = True
         while chunk := _take_bytes(encoded, self._config.batch_bytes_max):

@@ -15,10 +15,14 @@ import grpc.aio
 CONTROLLER_SERVICE = "penstock.Controller"
 METADATA_SERVICE = "penstock.Metadata"
 FOLLOW_METHOD = "Follow"
+RAFT_SERVICE = "penstock.Raft"
+EXCHANGE_METHOD = "Exchange"
 REQUEST_ID_KEY = "penstock-request-id"
+EPOCH_KEY = "penstock-controller-epoch"
+"""Newest controller epoch that the caller has heard of: a controller of an earlier one must not answer."""
 
-MESSAGE_BYTES_MAX = 8 << 20
-"""Transport limit in both directions; requests have a lower one, which is answered with INVALID_REQUEST."""
+MESSAGE_BYTES_MAX = 64 << 20
+"""Transport limit in both directions, for what voters tell each other; a request has a lower one and is answered INVALID_REQUEST."""
 
 Metadata = Sequence[tuple[str, str]]
 END_OF_STREAM: object = cast("Any", grpc.aio).EOF
@@ -96,24 +100,29 @@ class Channel:
     def follow(self) -> StreamCall:
         return cast("StreamCall", self._channel.stream_stream(f"/{METADATA_SERVICE}/{FOLLOW_METHOD}")())
 
+    def raft(self) -> StreamCall:
+        return cast("StreamCall", self._channel.stream_stream(f"/{RAFT_SERVICE}/{EXCHANGE_METHOD}")())
+
     async def close(self) -> None:
         await self._channel.close()
 
 
 class Listener:
-    """A gRPC server of our two services on one port."""
+    """A gRPC server of our services on one port. raft: None where there are no other voters."""
 
-    def __init__(self, unary: Mapping[str, UnaryHandler], follow: StreamHandler) -> None:
+    def __init__(self, unary: Mapping[str, UnaryHandler], follow: StreamHandler, raft: StreamHandler | None = None) -> None:
         api = cast("Any", grpc)
         self._server = cast("Any", grpc.aio).server(options=_SERVER_OPTIONS)
         handlers = {name: api.unary_unary_rpc_method_handler(handler) for name, handler in unary.items()}
         stream = {FOLLOW_METHOD: api.stream_stream_rpc_method_handler(follow)}
-        self._server.add_generic_rpc_handlers(
-            (
-                api.method_handlers_generic_handler(CONTROLLER_SERVICE, handlers),
-                api.method_handlers_generic_handler(METADATA_SERVICE, stream),
-            )
-        )
+        services = [
+            api.method_handlers_generic_handler(CONTROLLER_SERVICE, handlers),
+            api.method_handlers_generic_handler(METADATA_SERVICE, stream),
+        ]
+        if raft is not None:
+            exchange = {EXCHANGE_METHOD: api.stream_stream_rpc_method_handler(raft)}
+            services.append(api.method_handlers_generic_handler(RAFT_SERVICE, exchange))
+        self._server.add_generic_rpc_handlers(tuple(services))
 
     async def start(self, host: str, port: int) -> int:
         """Bind and serve; returns the bound port. Raises OSError if the address is taken."""

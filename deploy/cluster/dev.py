@@ -15,6 +15,7 @@ from pathlib import Path
 from random import Random
 from typing import Final
 
+from controller.config import QUORUM_SIZES
 from deploy import lifeline
 from deploy.cluster import state as state_file
 from deploy.cluster.directories import controller_directory
@@ -44,6 +45,8 @@ def check(options: ClusterOptions) -> ClusterOptions:
     """The options with an absolute store, or UsageError."""
     if not 1 <= options.brokers <= BROKERS_MAX:
         raise UsageError(f"--brokers {options.brokers} is not allowed: 1 to {BROKERS_MAX}")
+    if options.controllers not in QUORUM_SIZES:
+        raise UsageError(f"--controllers {options.controllers} is not allowed: 1, 3 or 5")
     store = options.store.removesuffix(":") if options.store in {"memory:", "moto:"} else options.store
     if store.startswith("file:"):
         directory = store.removeprefix("file:").removeprefix("//")

@@ -16,7 +16,17 @@ from broker.main import stream_config_for
 from broker.node import Broker
 from controller.config import ControllerConfig
 from controller.main import ControllerServer
-from deploy.cluster.plan import SESSION_GRACE_MS, SESSION_TIMEOUT_MS, SHUTDOWN_TIMEOUT_MS, ClusterOptions, ClusterPlan
+from deploy.cluster.plan import (
+    CLUSTER_ID,
+    ELECTION_TIMEOUT_MS,
+    SESSION_GRACE_MS,
+    SESSION_TIMEOUT_MS,
+    SHUTDOWN_TIMEOUT_MS,
+    ClusterOptions,
+    ClusterPlan,
+    data_directory,
+    quorum_peers,
+)
 from deploy.cluster.state import ProcessState
 from deploy.errors import ClusterFailed
 from objectstore.memory import MemoryStore
@@ -33,16 +43,19 @@ async def run_in_process(
     """Serve until `stop`. Raises ClusterFailed when the controller ends by itself."""
     store = MemoryStore()
     async with AsyncExitStack() as stack:
-        controller = ControllerServer(_controller_config(plan, options, directory), store)
-        await controller.start()
-        stack.push_async_callback(controller.stop)
+        controllers = [
+            ControllerServer(_controller_config(plan, options, number, directory), store) for number in range(options.controllers)
+        ]
+        for controller in controllers:
+            stack.push_async_callback(controller.stop)
+        await asyncio.gather(*(controller.start() for controller in controllers))
         brokers = await asyncio.gather(*(_start_broker(plan, options, index, store) for index in range(options.brokers)))
         for broker in brokers:
             stack.push_async_callback(broker.stop)
         ready([_state(process.role, process.node_id, process.host, process.port) for process in plan.processes])
-        assert controller.failed is not None
         stopping = asyncio.ensure_future(stop.wait())
-        ends: list[asyncio.Future[Any]] = [stopping, controller.failed, *(broker.ended for broker in brokers)]
+        ends: list[asyncio.Future[Any]] = [stopping, *(broker.ended for broker in brokers)]
+        ends += [controller.failed for controller in controllers if controller.failed is not None]
         await asyncio.wait(ends, return_when=asyncio.FIRST_COMPLETED)
         if not stop.is_set():
             stopping.cancel()
@@ -55,18 +68,23 @@ async def _start_broker(plan: ClusterPlan, options: ClusterOptions, node_id: int
         node_id=node_id,
         listen_host=options.host,
         listen_port=process.port,
-        controllers=(plan.controller,),
+        controllers=tuple(plan.controller.split(",")),
         shutdown_timeout_ms=SHUTDOWN_TIMEOUT_MS,
         group_initial_rebalance_delay_ms=0,
     )
     return await Broker.start(config, store, stream_config_for("memory:"))
 
 
-def _controller_config(plan: ClusterPlan, options: ClusterOptions, directory: str) -> ControllerConfig:
+def _controller_config(plan: ClusterPlan, options: ClusterOptions, number: int, directory: str) -> ControllerConfig:
+    peers = quorum_peers(plan.controller.split(","))
     return ControllerConfig(
-        data_dir=Path(directory),
+        data_dir=Path(data_directory(directory, number, options.controllers)),
         host=options.host,
-        port=plan.of_role("controller")[0].port,
+        port=plan.of_role("controller")[number].port,
+        controller_id=number,
+        peers=peers,
+        cluster_id=CLUSTER_ID if peers else "",
+        election_timeout_ms=ELECTION_TIMEOUT_MS,
         session_timeout_ms=SESSION_TIMEOUT_MS,
         session_grace_ms=SESSION_GRACE_MS,
     )

@@ -16,6 +16,10 @@ SESSION_TIMEOUT_MS: Final = 3_000
 SESSION_GRACE_MS: Final = 500
 SHUTDOWN_TIMEOUT_MS: Final = 5_000
 BROKERS_MAX: Final = 32
+CLUSTER_ID: Final = "penstock-dev"
+"""Of a cluster with several controllers, which have to agree on one; a controller that is alone makes up its own."""
+
+ELECTION_TIMEOUT_MS: Final = 600
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -23,6 +27,7 @@ class ClusterOptions:
     """What the user asked for. store: "moto", "memory", "file:DIR" or "s3://...". A port of 0 means any free one."""
 
     brokers: int = 2
+    controllers: int = 1
     host: str = "127.0.0.1"
     port: int = 9092
     controller_port: int = 0
@@ -37,7 +42,7 @@ class Ports:
     """The ports that were found free. store is 0 where the store is no process of ours."""
 
     brokers: tuple[int, ...]
-    controller: int
+    controllers: tuple[int, ...]
     store: int
 
 
@@ -58,7 +63,7 @@ class ProcessPlan:
 
 @dataclass(frozen=True, slots=True)
 class ClusterPlan:
-    """processes: in the order in which they are started; they are stopped in the opposite one."""
+    """processes: in the order in which they are started; they are stopped in the opposite one. controller: addresses of all, by commas."""
 
     bootstrap: str
     controller: str
@@ -73,6 +78,11 @@ class ClusterPlan:
 def broker_ports(options: ClusterOptions) -> Sequence[int]:
     """Consecutive ones from the first; all 0 if any will do."""
     return [options.port + index if options.port else 0 for index in range(options.brokers)]
+
+
+def controller_ports(options: ClusterOptions) -> Sequence[int]:
+    """Likewise."""
+    return [options.controller_port + index if options.controller_port else 0 for index in range(options.controllers)]
 
 
 def store_url(options: ClusterOptions, ports: Ports) -> str:
@@ -90,23 +100,25 @@ def shown_store(options: ClusterOptions, store_port: int) -> str:
 
 
 def plan_cluster(options: ClusterOptions, ports: Ports, controller_directory: str) -> ClusterPlan:
-    """controller_directory: holds the controller's journal; belongs to the store as long as that lives."""
+    """controller_directory: holds the controllers' journals; belongs to the store as long as that lives."""
     reached = "127.0.0.1" if options.host in {"0.0.0.0", "::"} else options.host  # noqa: S104 - a comparison
     url = store_url(options, ports)
-    controller = f"{reached}:{ports.controller}"
+    addresses = [f"{reached}:{port}" for port in ports.controllers]
+    controller = ",".join(addresses)
     common = ("--store", url, "--log-level", options.log_level)
     processes: list[ProcessPlan] = []
     if options.store == "moto":
         processes.append(ProcessPlan("store", None, "127.0.0.1", ports.store, ("-m", "deploy.cluster.moto_store", "--bucket", BUCKET)))
-    processes.append(
+    processes += [
         ProcessPlan(
             "controller",
-            0,
+            number,
             reached,
-            ports.controller,
-            ("-m", "deploy.cli", "controller", *common, *_controller_flags(options, ports, controller_directory)),
+            port,
+            ("-m", "deploy.cli", "controller", *common, *_controller_flags(options, number, port, addresses, controller_directory)),
         )
-    )
+        for number, port in enumerate(ports.controllers)
+    ]
     processes += [
         ProcessPlan(
             "broker", node_id, reached, port, ("-m", "deploy.cli", "broker", *common, *_broker_flags(options, node_id, port, controller))
@@ -117,14 +129,32 @@ def plan_cluster(options: ClusterOptions, ports: Ports, controller_directory: st
     return ClusterPlan(bootstrap, controller, url, options.restart, tuple(processes))
 
 
-def _controller_flags(options: ClusterOptions, ports: Ports, directory: str) -> tuple[str, ...]:
+def _controller_flags(options: ClusterOptions, number: int, port: int, addresses: Sequence[str], directory: str) -> tuple[str, ...]:
+    peers = quorum_peers(addresses)
+    quorum = (
+        *("--cluster-id", CLUSTER_ID),
+        *("--controller-id", str(number)),
+        *("--peers", ",".join(peers)),
+        *("--election-timeout-ms", str(ELECTION_TIMEOUT_MS)),
+    )
     return (
-        *("--data-dir", directory),
+        *("--data-dir", data_directory(directory, number, options.controllers)),
         *("--host", options.host),
-        *("--port", str(ports.controller)),
+        *("--port", str(port)),
         *("--session-timeout-ms", str(SESSION_TIMEOUT_MS)),
         *("--session-grace-ms", str(SESSION_GRACE_MS)),
+        *(quorum if peers else ()),
     )
+
+
+def quorum_peers(addresses: Sequence[str]) -> tuple[str, ...]:
+    """The controllers' setting `peers`; none for one that is alone."""
+    return tuple(f"{number}@{address}" for number, address in enumerate(addresses)) if len(addresses) > 1 else ()
+
+
+def data_directory(directory: str, number: int, controllers: int) -> str:
+    """Each controller's own; one that is alone has the whole."""
+    return directory if controllers == 1 else f"{directory}/{number}"
 
 
 def _broker_flags(options: ClusterOptions, node_id: int, port: int, controller: str) -> tuple[str, ...]:

@@ -8,7 +8,7 @@ import socket
 from random import Random
 from typing import Final
 
-from deploy.cluster.plan import ClusterOptions, Ports, broker_ports
+from deploy.cluster.plan import ClusterOptions, Ports, broker_ports, controller_ports
 from deploy.errors import DeployError, PortTaken, UsageError
 
 _FREE_RANGE: Final = (20_000, 32_000)
@@ -23,9 +23,11 @@ def find_ports(options: ClusterOptions, rng: Random) -> Ports:
         raise UsageError(f"--port {options.port} leaves no room for {options.brokers} brokers: ports end at 65535")
     taken: set[int] = set()
     brokers = [_claim(options.host, port, "--port", taken, rng) for port in broker_ports(options)]
-    controller = _claim(options.host, options.controller_port, "--controller-port", taken, rng)
+    if options.controller_port and options.controller_port + options.controllers - 1 > 65_535:
+        raise UsageError(f"--controller-port {options.controller_port} leaves no room for {options.controllers} controllers")
+    controllers = [_claim(options.host, port, "--controller-port", taken, rng) for port in controller_ports(options)]
     store = _claim("127.0.0.1", options.store_port, "--store-port", taken, rng) if options.store == "moto" else 0
-    return Ports(tuple(brokers), controller, store)
+    return Ports(tuple(brokers), tuple(controllers), store)
 
 
 def is_free(host: str, port: int) -> bool:

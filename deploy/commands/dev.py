@@ -16,16 +16,17 @@ _STARTED_AT = time.monotonic()
 def dev(
     *,
     brokers: Annotated[int, typer.Option(help="How many brokers.")] = 2,
+    controllers: Annotated[int, typer.Option(help="How many controllers: 1, 3 or 5.")] = 1,
     port: Annotated[int, typer.Option(help="Port of the first broker, the others follow; 0: any free ones.")] = 9092,
     store: Annotated[str, typer.Option(help="moto | memory | file:DIR | s3://BUCKET?endpoint=URL")] = "moto",
     host: Annotated[str, typer.Option(help="Address to listen on; 0.0.0.0 lets other machines in.")] = "127.0.0.1",
-    controller_port: Annotated[int, typer.Option(help="Port of the controller; 0: any free one.")] = 0,
+    controller_port: Annotated[int, typer.Option(help="Port of the first controller, the others follow; 0: any free ones.")] = 0,
     store_port: Annotated[int, typer.Option(help="Port of the S3 server (moto); 0: any free one.")] = 0,
     state_file: Annotated[Path | None, typer.Option(envvar=VARIABLE, help="Where to write what runs where, as JSON.")] = None,
     restart: Annotated[bool, typer.Option("--restart/--no-restart", help="Start a broker or controller that died again.")] = True,
     log_level: Annotated[str, typer.Option(help="debug | info | warning | error, of brokers and controller.")] = "warning",
 ) -> None:
-    """Run a cluster on this machine: controller, brokers and an S3 server (moto), each a process of its own. Ctrl-C stops it all.
+    """Run a cluster on this machine: controllers, brokers and an S3 server (moto), each a process of its own. Ctrl-C stops it all.
 
     Prints one line `ready: bootstrap=... store=...` when clients may come. With --store memory all runs in one process.
     With moto and memory everything is gone at the end; with file: and s3: the next start goes on where this one stopped.
@@ -34,6 +35,7 @@ def dev(
 
     options = ClusterOptions(
         brokers=brokers,
+        controllers=controllers,
         host=host,
         port=port,
         controller_port=controller_port,

@@ -10,16 +10,19 @@ from random import Random
 from uuid import UUID
 
 from controller.config import ControllerConfig
-from controller.dispatch import Dispatch
+from controller.dispatch import REQUESTS, Dispatch
 from controller.janitor import Janitor
 from controller.managers.result import Result
 from controller.metadata.codec import decode_record
 from controller.metadata.image import MetadataImage
-from controller.metadata.records import ClusterRecord, ControllerEpoch, MetadataOffset
+from controller.metadata.records import ClusterRecord, ControllerEpoch, MetadataOffset, Record
 from controller.quorum import CommittedRecords, Leadership
-from controller.rpc.server import ControllerService
+from controller.raft.messages import Base
+from controller.rpc.server import ControllerService, Lead
+from controller.rpc.transport import StreamContext
 from controller.runtime import Runtime
 from controller.sessions import Sessions
+from controller.snapshots import copy_image
 from controller.ticks import OVER, Ticks
 from objectstore.ports import ObjectStore
 from stream.ids import Millis
@@ -94,8 +97,11 @@ class SimQuorum:
     async def drop_before(self, offset: MetadataOffset) -> None:
         del offset
 
-    def on_leadership(self, listener: Callable[[Leadership], None]) -> None:
-        del listener
+    async def confirm(self, epoch: ControllerEpoch) -> None:
+        assert epoch == self._epoch
+
+    def point_at(self, offset: MetadataOffset) -> Base:
+        raise AssertionError(f"no snapshots are taken here, {offset}")
 
 
 async def run_controller(
@@ -117,7 +123,6 @@ async def run_controller(
     wake = asyncio.Event()
     dispatch = Dispatch(
         config,
-        quorum,
         runtime,
         sessions,
         wake=wake.set,
@@ -125,7 +130,15 @@ async def run_controller(
         now_ms=now_ms,
         new_uuid=lambda: UUID(int=rng.getrandbits(128), version=4),
     )
-    service = ControllerService(config, quorum, runtime, sessions, methods=dispatch.methods(), now=now)
+
+    async def copy() -> tuple[list[Record], MetadataOffset]:
+        return copy_image(image)
+
+    async def no_peers(_: object, context: StreamContext) -> None:
+        raise AssertionError(f"{context.peer()} looked for another voter")
+
+    service = ControllerService(config, quorum, REQUESTS, standby=copy, raft=no_peers, now=now)
+    service.lead(Lead(runtime, sessions, dispatch.methods()))
     ticks = Ticks(config, runtime, sessions, disconnect=service.disconnect, due=wake, now=now)
     await service.start()
     janitor = Janitor(config, runtime, store, now_ms)

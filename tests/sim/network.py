@@ -80,7 +80,8 @@ class Network:
 class SimListener:
     """`controller.rpc.transport.Listener`."""
 
-    def __init__(self, unary: Mapping[str, Any], follow: Any) -> None:
+    def __init__(self, unary: Mapping[str, Any], follow: Any, raft: Any = None) -> None:
+        del raft
         process = PROCESS.get()
         assert process is not None, "a server belongs to a process"
         self.process = process

@@ -1,63 +1,71 @@
 """The journal loses nothing that was acknowledged and accepts nothing that was torn."""
 
-import os
 from pathlib import Path
 
 import pytest
 
-from controller.errors import JournalCorrupt, JournalFailed, QuorumClosed, SnapshotMissing
-from controller.journal import Journal
-from controller.metadata.records import ControllerEpoch, MetadataOffset
-from controller.quorum import SingleQuorum
+from controller.errors import JournalCorrupt
+from controller.journal import Journal, Recovered
+from controller.raft.messages import Base, Entry, HardState, Members
 
-EPOCH = ControllerEpoch(1)
-BATCHES = ([b"a"], [b"bb", b"ccc"], [b"d" * 40])
-RECORDS = [record for batch in BATCHES for record in batch]
-
-
-def offset(number: int) -> MetadataOffset:
-    return MetadataOffset(number)
+MEMBERS = Members((0, 1, 2))
+BASE = Base(0, 0, 0, MEMBERS)
+ENTRIES = [Entry(1, 1, 0, [b"a"]), Entry(2, 1, 1, [b"bb", b"ccc"]), Entry(3, 2, 3, [b"d" * 40], MEMBERS)]
+STATES = [HardState(1, 0), HardState(1, 0), HardState(2, 1)]
 
 
 def write(directory: Path) -> tuple[Path, list[int]]:
-    """A journal of three batches; the file and its length after each of them."""
+    """A journal of three frames; the file and its length after each of them."""
     journal = Journal(directory)
     journal.open()
-    journal.start(offset(0), EPOCH)
+    journal.start(BASE)
     path = next(directory.glob("*.journal"))
     sizes = [path.stat().st_size]
-    for batch in BATCHES:
-        journal.append(journal.end_offset, EPOCH, batch)
+    for entry, state in zip(ENTRIES, STATES, strict=True):
+        journal.append(state, None, [entry])
         sizes.append(path.stat().st_size)
     journal.close()
     return path, sizes
 
 
+def reopen(directory: Path) -> Recovered:
+    return Journal(directory).open()
+
+
 def test_everything_appended_is_there_after_a_restart(tmp_path: Path) -> None:
     write(tmp_path)
-    recovered = Journal(tmp_path).open()
-    assert recovered.records == RECORDS
-    assert (recovered.first_offset, recovered.end_offset, recovered.epoch, recovered.cut_bytes) == (0, 4, 1, 0)
+    assert reopen(tmp_path) == Recovered(HardState(2, 1), BASE, ENTRIES)
 
 
-def test_a_file_cut_at_every_byte_recovers_to_the_last_whole_batch(tmp_path: Path) -> None:
+def test_a_file_cut_at_every_byte_recovers_to_the_last_whole_frame(tmp_path: Path) -> None:
     path, sizes = write(tmp_path / "whole")
     whole = path.read_bytes()
-    for length in range(len(whole)):
+    for length in range(sizes[0], len(whole)):
         directory = tmp_path / str(length)
         directory.mkdir()
         (directory / path.name).write_bytes(whole[:length])
-        batches = max(0, sum(size <= length for size in sizes) - 1)
-        expected = [record for batch in BATCHES[:batches] for record in batch]
+        count = sum(size <= length for size in sizes) - 1
         journal = Journal(directory)
-        assert journal.open().records == expected
-        journal.start(journal.end_offset, ControllerEpoch(2))
-        journal.append(journal.end_offset, ControllerEpoch(2), [b"next"])
+        recovered = journal.open()
+        assert recovered.entries == ENTRIES[:count]
+        assert recovered.hard == (STATES[count - 1] if count else HardState())
+        assert recovered.cut_bytes == length - sizes[count]
+        journal.start(BASE)
+        added = Entry(count + 1, 5, 0, [b"next"])
+        journal.append(None, None, [added])
         journal.close()
-        assert Journal(directory).open().records == [*expected, b"next"]
+        assert reopen(directory).entries == [*ENTRIES[:count], added]
 
 
-def test_a_flipped_bit_is_refused_unless_it_is_in_the_last_batch(tmp_path: Path) -> None:
+def test_a_segment_without_its_first_frame_is_refused_because_it_was_renamed_when_whole(tmp_path: Path) -> None:
+    path, sizes = write(tmp_path)
+    for length in range(sizes[0]):
+        path.write_bytes(path.read_bytes()[:length])
+        with pytest.raises(JournalCorrupt):
+            reopen(tmp_path)
+
+
+def test_a_flipped_bit_is_refused_unless_it_is_in_the_last_frame(tmp_path: Path) -> None:
     path, sizes = write(tmp_path)
     whole = path.read_bytes()
     for at in range(len(whole)):
@@ -66,97 +74,61 @@ def test_a_flipped_bit_is_refused_unless_it_is_in_the_last_batch(tmp_path: Path)
         path.write_bytes(damaged)
         if at < sizes[-2]:
             with pytest.raises(JournalCorrupt):
-                Journal(tmp_path).open()
+                reopen(tmp_path)
         else:
-            assert Journal(tmp_path).open().records == RECORDS[:-1]
+            assert reopen(tmp_path).entries == ENTRIES[:-1]
 
 
-def test_damage_in_an_older_segment_is_refused(tmp_path: Path) -> None:
+def test_damage_in_an_older_segment_and_a_missing_segment_are_refused(tmp_path: Path) -> None:
     path, _ = write(tmp_path)
-    journal = Journal(tmp_path)
-    journal.open()
-    journal.start(offset(4), EPOCH)
-    journal.roll(EPOCH)
-    journal.append(offset(4), EPOCH, [b"later"])
-    journal.close()
+    for _ in range(2):
+        journal = Journal(tmp_path)
+        journal.open()
+        journal.start(BASE)
+        journal.close()
+    middle = sorted(tmp_path.glob("*.journal"))[1]
+    content = middle.read_bytes()
+    middle.unlink()
+    with pytest.raises(JournalCorrupt, match="missing"):
+        reopen(tmp_path)
+    middle.write_bytes(content)
     path.write_bytes(path.read_bytes()[:-1])
     with pytest.raises(JournalCorrupt):
-        Journal(tmp_path).open()
+        reopen(tmp_path)
 
 
-def test_segments_behind_a_snapshot_are_deleted_and_the_epoch_survives(tmp_path: Path) -> None:
+def test_a_rewritten_index_replaces_everything_behind_it(tmp_path: Path) -> None:
+    journal = Journal(tmp_path)
+    journal.open()
+    journal.start(BASE)
+    journal.append(HardState(1, 0), None, ENTRIES[:2])
+    other = Entry(2, 3, 1, [b"other"])
+    journal.append(HardState(3, 2), None, [other])
+    journal.close()
+    assert reopen(tmp_path) == Recovered(HardState(3, 2), BASE, [ENTRIES[0], other])
+
+
+def test_a_snapshot_replaces_a_log_that_it_does_not_continue(tmp_path: Path) -> None:
     write(tmp_path)
     journal = Journal(tmp_path)
     journal.open()
-    journal.start(offset(4), ControllerEpoch(7))
-    journal.roll(ControllerEpoch(7))
-    assert journal.drop_before(offset(3)) == 0
-    assert journal.drop_before(offset(4)) == 4
-    journal.append(offset(4), ControllerEpoch(7), [b"e"])
+    journal.start(BASE)
+    ahead = Base(9, 4, 20, MEMBERS)
+    journal.append(HardState(4), ahead, [Entry(10, 4, 20, [b"x"])])
     journal.close()
-    recovered = Journal(tmp_path).open()
-    assert (recovered.first_offset, recovered.records, recovered.epoch) == (4, [b"e"], 7)
+    assert reopen(tmp_path) == Recovered(HardState(4), ahead, [Entry(10, 4, 20, [b"x"])])
 
 
-async def test_a_quorum_of_one_commits_reads_and_raises_its_epoch(tmp_path: Path) -> None:
-    quorum = SingleQuorum(tmp_path)
-    await quorum.start(None, ControllerEpoch(0))
-    epoch = quorum.leadership.epoch
-    assert await quorum.propose(epoch, [b"one", b"two"]) == 2
-    assert await quorum.propose(epoch, [b"three"]) == 3
-    assert quorum.read(offset(1), 1).records == [b"two"]
-    assert quorum.read(offset(1), 100).records == [b"two", b"three"]
-    assert quorum.read(offset(3), 100).records == []
-    await quorum.close()
-    with pytest.raises(QuorumClosed):
-        await quorum.propose(epoch, [b"late"])
-
-    again = SingleQuorum(tmp_path)
-    await again.start(None, ControllerEpoch(0))
-    assert again.leadership.epoch == epoch + 1
-    assert again.read(offset(0), 100).records == [b"one", b"two", b"three"]
-    await again.drop_before(offset(2))
-    await again.propose(again.leadership.epoch, [b"four"])
-    await again.drop_before(offset(3))
-    assert again.first_offset == 3
-    assert again.read(offset(3), 100).records == [b"four"]
-    await again.close()
-
-
-async def test_a_gap_between_snapshot_and_journal_is_refused_and_a_newer_snapshot_replaces_the_journal(tmp_path: Path) -> None:
-    quorum = SingleQuorum(tmp_path)
-    await quorum.start(offset(10), ControllerEpoch(5))
-    assert (quorum.first_offset, quorum.leadership.epoch) == (10, 6)
-    await quorum.propose(ControllerEpoch(6), [b"ten"])
-    await quorum.close()
-    with pytest.raises(SnapshotMissing):
-        await SingleQuorum(tmp_path).start(offset(9), ControllerEpoch(5))
-    behind = SingleQuorum(tmp_path)
-    await behind.start(offset(20), ControllerEpoch(5))
-    assert (behind.first_offset, behind.committed_offset) == (20, 20)
-    await behind.close()
-
-
-async def test_a_failed_fsync_ends_the_quorum_and_commits_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    quorum = SingleQuorum(tmp_path)
-    await quorum.start(None, ControllerEpoch(0))
-    epoch = quorum.leadership.epoch
-    await quorum.propose(epoch, [b"kept"])
-    calls: list[int] = []
-
-    def fail_once(file: int) -> None:
-        calls.append(file)
-        if len(calls) == 1:
-            raise OSError(5, "Input/output error")
-
-    monkeypatch.setattr(os, "fdatasync", fail_once)
-    with pytest.raises(JournalFailed):
-        await quorum.propose(epoch, [b"lost"])
-    with pytest.raises(JournalFailed):
-        await quorum.propose(epoch, [b"after"])
-    assert len(calls) == 1, "an fsync after a failed one proves nothing"
-    assert quorum.committed_offset == 1
-    assert not quorum.leadership.active
-    with pytest.raises(JournalFailed):
-        await quorum.wait_committed(offset(1))
-    await quorum.close()
+def test_segments_behind_a_snapshot_are_deleted_and_the_hard_state_survives(tmp_path: Path) -> None:
+    write(tmp_path)
+    journal = Journal(tmp_path)
+    journal.open()
+    journal.start(BASE)
+    journal.append(None, None, [Entry(4, 2, 4, [b"e"])])
+    journal.drop_before(Base(2, 1, 3, MEMBERS))
+    assert [entry.index for entry in reopen(tmp_path).entries] == [3, 4]
+    journal.drop_before(Base(4, 2, 5, MEMBERS))
+    journal.append(None, None, [Entry(5, 2, 5, [b"f"])])
+    journal.close()
+    assert reopen(tmp_path) == Recovered(HardState(2, 1), Base(4, 2, 5, MEMBERS), [Entry(5, 2, 5, [b"f"])])
+    assert len(list(tmp_path.glob("*.journal"))) == 1

@@ -4,12 +4,13 @@ import pytest
 
 from controller.errors import SnapshotCorrupt
 from controller.metadata.image import MetadataImage
-from controller.metadata.records import ClusterRecord, ControllerEpoch, KeyValueRecord, MetadataOffset
+from controller.metadata.records import ClusterRecord, KeyValueRecord, MetadataOffset
+from controller.raft.messages import Base, Members
 from controller.snapshots import SnapshotStore, copy_image
 from objectstore.memory import MemoryStore
 from stream.keys import snapshot_key
 
-EPOCH = ControllerEpoch(3)
+EPOCH = 3
 
 
 def image(keys: int) -> MetadataImage:
@@ -21,7 +22,7 @@ def image(keys: int) -> MetadataImage:
 async def save(snapshots: SnapshotStore, keys: int) -> MetadataImage:
     made = image(keys)
     records, offset = copy_image(made)
-    await snapshots.save(records, offset, EPOCH)
+    await snapshots.save(records, Base(7, EPOCH, offset, Members((0, 1, 2))))
     return made
 
 
@@ -41,7 +42,7 @@ async def test_a_snapshot_gives_the_image_back(snapshots: SnapshotStore) -> None
     await save(snapshots, 5_000)
     loaded = await snapshots.load_newest()
     assert loaded is not None
-    assert (loaded.offset, loaded.epoch) == (made.end_offset, EPOCH)
+    assert loaded.base == Base(7, EPOCH, made.end_offset, Members((0, 1, 2)))
     assert loaded.image == made
 
 

@@ -22,7 +22,7 @@ from deploy.errors import PortTaken, UsageError
 from deploy.settings import build, fields_of, from_flags, merge
 from objectstore.url import parse_store_url
 
-PORTS = Ports((9092, 9093), 7000, 5000)
+PORTS = Ports((9092, 9093), (7000,), 5000)
 
 
 def flags_of(process: ProcessPlan) -> list[str]:
@@ -54,9 +54,28 @@ def test_every_node_of_a_plan_accepts_its_flags(store: str) -> None:
     assert plan.controller == "127.0.0.1:7000", "0.0.0.0 is an address to listen on, not to connect to"
 
 
+def test_three_controllers_know_each_other_and_have_directories_of_their_own() -> None:
+    plan = plan_cluster(ClusterOptions(controllers=3), Ports((9092, 9093), (7000, 7001, 7002), 5000), "/tmp/c")
+    fields = fields_of(ControllerConfig)
+    names = ["store", "log_level", *(field.name for field in fields)]
+    configs = [build(ControllerConfig, merge(fields, from_flags(flags_of(each), names)), ()) for each in plan.of_role("controller")]
+    assert [config.voters for config in configs] == [{0: "127.0.0.1:7000", 1: "127.0.0.1:7001", 2: "127.0.0.1:7002"}] * 3
+    assert [config.controller_id for config in configs] == [0, 1, 2]
+    assert len({config.data_dir for config in configs}) == 3
+    broker = plan.of_role("broker")[0]
+    assert plan.controller == "127.0.0.1:7000,127.0.0.1:7001,127.0.0.1:7002"
+    assert plan.controller in broker.arguments
+
+
 def test_options_are_checked_before_anything_starts() -> None:
     assert check(ClusterOptions(store="file:data")).store == f"file:{Path('data').absolute()}"
-    for wrong in (ClusterOptions(brokers=0), ClusterOptions(brokers=33), ClusterOptions(store="ftp:x"), ClusterOptions(store="file:")):
+    for wrong in (
+        ClusterOptions(brokers=0),
+        ClusterOptions(controllers=2),
+        ClusterOptions(brokers=33),
+        ClusterOptions(store="ftp:x"),
+        ClusterOptions(store="file:"),
+    ):
         with pytest.raises(UsageError):
             check(wrong)
 
@@ -72,7 +91,7 @@ def test_a_taken_port_is_named_with_its_flag() -> None:
 
 def test_ports_of_one_cluster_differ() -> None:
     ports = find_ports(ClusterOptions(port=0, brokers=20), Random(1))
-    assert len({*ports.brokers, ports.controller, ports.store}) == 22
+    assert len({*ports.brokers, *ports.controllers, ports.store}) == 22
     assert find_ports(ClusterOptions(port=0, store="memory"), Random(1)).store == 0
     with pytest.raises(UsageError, match="also a port of another process"):
         find_ports(ClusterOptions(port=ports.brokers[0], controller_port=ports.brokers[0]), Random(1))

@@ -1,0 +1,1 @@
+"""Raft for the controller quorum: a pure core (`core`), its parts, and the driver that connects it to disk and network (`node`)."""

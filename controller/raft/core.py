@@ -1,0 +1,518 @@
+"""One voter's decisions: elections, replication, commit, reads, hand-over, changes of the quorum. Pure: messages and time come in.
+
+Contract with the driver (raft.md 5.1): `take_messages` may leave at once; what `take_write` returns has to be durable before its own
+messages leave, and `persisted` is called then; one write is under way at a time. Votes, requests for votes and answers to appends leave
+only with or after such a write; the leader's appends do not wait for its own disk, but it counts itself only when `persisted` has come.
+
+Invariants (Raft figure 3): at most one leader per term; a leader never overwrites its own log; a committed entry is in the log of every
+later leader; a leader commits by counting only entries of its own term. With check-quorum a leader ends by itself before any voter that
+heard of it may vote for another one, so that its lease on leadership needs clocks that run equally fast only.
+Must not do I/O nor look at a clock. Source: Raft sections 5 to 7; Ongaro's thesis 3.10, 4, 6.4, 9.6; etcd/raft `raft.go`.
+"""
+
+from dataclasses import dataclass
+from enum import Enum
+from random import Random
+
+from controller.raft import membership, quorum
+from controller.raft.log import RaftLog
+from controller.raft.messages import (
+    NOBODY,
+    Append,
+    AppendReply,
+    Base,
+    Entry,
+    HardState,
+    Install,
+    Members,
+    Message,
+    TimeoutNow,
+    Vote,
+    VoteReply,
+    Write,
+)
+from controller.raft.progress import Progress, State
+
+
+class Role(Enum):
+    FOLLOWER = 0
+    PRE_CANDIDATE = 1
+    CANDIDATE = 2
+    LEADER = 3
+
+
+@dataclass(frozen=True, slots=True)
+class CoreConfig:
+    """heartbeat_ms: also the time after which a lost append is noticed. election_ms: silence after which a voter may look for another
+    leader; each waits up to twice as long, at random. The others bound what is on its way to one follower.
+    """
+
+    node_id: int
+    heartbeat_ms: int = 100
+    election_ms: int = 1_000
+    inflight_count_max: int = 16
+    inflight_bytes_max: int = 4 << 20
+    append_count_max: int = 256
+    append_bytes_max: int = 1 << 20
+
+
+class RaftCore:
+    def __init__(self, config: CoreConfig, log: RaftLog, hard: HardState, rng: Random, now_ms: int, *, commit: int = 0) -> None:
+        """commit: what is known to be committed, from a snapshot."""
+        self._config = config
+        self._rng = rng
+        self._now_ms = now_ms
+        self.id = config.node_id
+        self.log = log
+        self.term = max(hard.term, log.last_term)
+        self.vote = hard.vote if hard.term == self.term else NOBODY
+        self.role = Role.FOLLOWER
+        self.leader: int | None = None
+        self.commit = max(log.base.index, commit)
+        self.needs_snapshot = 0
+        """Index that a snapshot from the store has to reach, because the leader's log begins behind ours; 0: none is needed."""
+        self.transferring_to: int | None = None
+        self._transfer_until_ms = 0
+        self._saved = HardState(hard.term, hard.vote)
+        self._base_to_write: Base | None = None
+        self._messages: list[Message] = []
+        self._after: list[Message] = []
+        self._in_flight: Write | None = None
+        self._votes: dict[int, bool] = {}
+        self._progress: dict[int, Progress] = {}
+        self._round = 0
+        self._term_start = 0
+        self._heartbeat_at_ms = 0
+        self._heard_leader_ms = now_ms - config.election_ms
+        self._election_at_ms = 0
+        self._reset_election_timer()
+
+    # --- what the driver asks --------------------------------------------------------------------------------------------------------
+
+    @property
+    def is_leader(self) -> bool:
+        return self.role is Role.LEADER
+
+    @property
+    def is_ready_to_serve(self) -> bool:
+        """Leader, and everything that earlier leaders committed is known to be committed (Raft 8)."""
+        return self.is_leader and self.commit >= self._term_start
+
+    @property
+    def deadline_ms(self) -> int | None:
+        """When `tick` has something to do next; None: never, as things are."""
+        members = self.log.members
+        if not self.is_leader:
+            return self._election_at_ms if self.id in members.voters else None
+        return self._heartbeat_at_ms if len(members.everyone) > 1 else None
+
+    @property
+    def confirmed_round(self) -> int:
+        """Newest heartbeat round that a majority has answered: until it was sent, nobody else had been elected."""
+        return self._reached({peer: progress.round for peer, progress in self._progress.items()}, self._round)
+
+    def take_messages(self) -> list[Message]:
+        """What may leave now."""
+        messages, self._messages = self._messages, []
+        return messages
+
+    def take_write(self) -> Write | None:
+        """What has to be durable next; None: nothing, or a write is under way. With nothing to write, what waited for it may leave."""
+        if self._in_flight is not None:
+            return None
+        hard = HardState(self.term, self.vote)
+        entries = self.log.unwritten()
+        base = self._take_base()
+        if hard == self._saved and not entries and base is None:
+            released, self._after = self._after, []
+            self._release(released)
+            return None
+        messages, self._after = self._after, []
+        self._in_flight = Write(None if hard == self._saved else hard, base, entries, messages, self.log.last_index)
+        self._saved = hard
+        self.log.handed_over()
+        return self._in_flight
+
+    def persisted(self) -> None:
+        """The write under way is durable."""
+        write, self._in_flight = self._in_flight, None
+        assert write is not None, "no write is under way"
+        self.log.persisted(write.last_index)
+        self._release(write.messages)
+        if self.is_leader:
+            self._count_own_log()
+
+    # --- inputs ----------------------------------------------------------------------------------------------------------------------
+
+    def tick(self, now_ms: int) -> None:
+        """Time has passed; call it at `deadline_ms`."""
+        self._now_ms = max(self._now_ms, now_ms)
+        if not self.is_leader:
+            if self._now_ms >= self._election_at_ms and self.id in self.log.members.voters:
+                self._ask_before_election()
+            return
+        if self._now_ms - self._quorum_contact_ms() >= self._config.election_ms:
+            self._follow(self.term, None)
+            return
+        if self.transferring_to is not None and self._now_ms >= self._transfer_until_ms:
+            self.transferring_to = None
+        if self._now_ms >= self._heartbeat_at_ms:
+            self._heartbeat()
+
+    def campaign(self) -> None:
+        """Look for votes now instead of at the deadline: a quorum of one need not wait."""
+        if not self.is_leader and self.id in self.log.members.voters:
+            self._ask_before_election()
+
+    def propose(self, records: list[bytes], members: Members | None = None) -> int | None:
+        """Append to the leader's log -> the index; None: not the leader, or it is handing over."""
+        if not self.is_leader or self.transferring_to is not None:
+            return None
+        index = self._append_own(records, members)
+        self._broadcast()
+        return index
+
+    def propose_members(self, members: Members) -> str | None:
+        """Change the quorum. Why not, or None if it is proposed: it holds from now on, as Raft 6 has it."""
+        if not self.is_leader or self.transferring_to is not None:
+            return "this controller is not the leader"
+        why = membership.refusal(
+            self.log.members,
+            members,
+            is_pending=self.log.members_index > self.commit,
+            has_committed_in_term=self.is_ready_to_serve,
+        )
+        if why is None and members != self.log.members:
+            self.propose([], members)
+        return why
+
+    def read_round(self) -> int | None:
+        """A read may be answered from what is committed now once `confirmed_round` has reached this. None: not (yet) possible."""
+        if not self.is_ready_to_serve:
+            return None
+        self._heartbeat()
+        return self._round
+
+    def transfer(self, target: int) -> bool:
+        """Hand leadership over; given up after one election timeout. Proposals are refused meanwhile."""
+        if not self.is_leader or target == self.id or target not in self.log.members.voters:
+            return False
+        self.transferring_to = target
+        self._transfer_until_ms = self._now_ms + self._config.election_ms
+        self._send_appends(target)
+        self._finish_transfer(target)
+        return True
+
+    def installed(self, base: Base) -> None:
+        """The driver has loaded a snapshot that ends at `base`."""
+        if base.index > self.commit:
+            self.log.reset(base)
+            self._base_to_write = self.log.base
+            self.commit = base.index
+            if self.leader is not None and not self.is_leader:
+                self._reply(AppendReply(self.id, self.leader, self.term, self.commit))
+        if self.commit >= self.needs_snapshot:
+            self.needs_snapshot = 0
+
+    def step(self, message: Message, now_ms: int) -> None:
+        """A message came in."""
+        self._now_ms = max(self._now_ms, now_ms)
+        if message.to != self.id:
+            return
+        if isinstance(message, Vote):
+            self._on_vote(message)
+        elif isinstance(message, VoteReply):
+            self._on_vote_reply(message)
+        elif message.term < self.term:
+            self._on_old_term(message)
+        else:
+            if message.term > self.term:
+                self._follow(message.term, None)
+            self._on_present_term(message)
+
+    # --- elections -------------------------------------------------------------------------------------------------------------------
+
+    def _ask_before_election(self) -> None:
+        """Pre-vote: find out whether an election could be won before disturbing anybody with a new term."""
+        self.role = Role.PRE_CANDIDATE
+        self.leader = None
+        self._reset_election_timer()
+        self._votes = {self.id: True}
+        last, last_term = self.log.last_index, self.log.last_term
+        for voter in self.log.members.voters:
+            if voter != self.id:
+                self._messages.append(Vote(self.id, voter, self.term + 1, last, last_term, pre=True))
+        self._count_votes()
+
+    def _elect(self, *, transfer: bool) -> None:
+        """A new term, asking for votes. Our own vote counts, like everybody's, when it is durable."""
+        self._new_term(self.term + 1)
+        self.vote = self.id
+        self.role = Role.CANDIDATE
+        self.leader = None
+        self._reset_election_timer()
+        self._votes = {}
+        last, last_term = self.log.last_index, self.log.last_term
+        for voter in self.log.members.voters:
+            if voter == self.id:
+                self._after.append(VoteReply(self.id, self.id, self.term, granted=True))
+            else:
+                self._after.append(Vote(self.id, voter, self.term, last, last_term, transfer=transfer))
+
+    def _on_vote(self, request: Vote) -> None:
+        has_leader = self.is_leader or (self.leader is not None and self._now_ms - self._heard_leader_ms < self._config.election_ms)
+        if request.term > self.term and has_leader and not request.transfer:
+            return
+        if request.pre:
+            granted = request.term > self.term and self._is_up_to_date(request)
+            self._messages.append(VoteReply(self.id, request.sender, request.term if granted else self.term, granted, pre=True))
+            return
+        if request.term > self.term:
+            self._follow(request.term, None)
+        is_free = self.vote == request.sender or (self.vote == NOBODY and self.leader is None)
+        granted = request.term == self.term and is_free and self._is_up_to_date(request)
+        if granted:
+            self.vote = request.sender
+            self._reset_election_timer()
+        self._after.append(VoteReply(self.id, request.sender, self.term, granted))
+
+    def _is_up_to_date(self, request: Vote) -> bool:
+        """Raft 5.4.1: its log ends in a later term, or in the same and is at least as long."""
+        return (request.last_term, request.last_index) >= (self.log.last_term, self.log.last_index)
+
+    def _on_vote_reply(self, reply: VoteReply) -> None:
+        if reply.term > self.term and not (reply.pre and reply.granted):
+            self._follow(reply.term, None)
+            return
+        expected = (Role.PRE_CANDIDATE, self.term + 1) if reply.pre and reply.granted else (Role.CANDIDATE, self.term)
+        if reply.pre and not reply.granted:
+            expected = (Role.PRE_CANDIDATE, self.term)
+        if (self.role, reply.term) == expected:
+            self._votes[reply.sender] = reply.granted
+            self._count_votes()
+
+    def _count_votes(self) -> None:
+        result = quorum.tally(self.log.members.voters, self._votes)
+        if result is quorum.Tally.LOST:
+            self._follow(self.term, None)
+        elif result is quorum.Tally.WON and self.role is Role.PRE_CANDIDATE:
+            self._elect(transfer=False)
+        elif result is quorum.Tally.WON:
+            self._lead()
+
+    def _lead(self) -> None:
+        self.role = Role.LEADER
+        self.leader = self.id
+        self.transferring_to = None
+        self.needs_snapshot = 0
+        self._progress = {}
+        self._sync_progress()
+        self._term_start = self._append_own([], None)
+        self._heartbeat_at_ms = self._now_ms + self._config.heartbeat_ms
+        self._broadcast()
+
+    def _follow(self, term: int, leader: int | None) -> None:
+        """Become a follower, in a new term or because the present one is lost."""
+        self._new_term(term)
+        self.role = Role.FOLLOWER
+        self.leader = leader
+        self.transferring_to = None
+        self._progress = {}
+        self._reset_election_timer()
+
+    def _new_term(self, term: int) -> None:
+        """What waits for the disk belongs to the old term: an acknowledgement that was not given then must not be given now."""
+        if term > self.term:
+            self.term = term
+            self.vote = NOBODY
+            self._after.clear()
+
+    def _reset_election_timer(self) -> None:
+        election_ms = self._config.election_ms
+        self._election_at_ms = self._now_ms + election_ms + self._rng.randrange(election_ms)
+
+    # --- following -------------------------------------------------------------------------------------------------------------------
+
+    def _on_old_term(self, message: Message) -> None:
+        """A leader of an earlier term has to hear that it is over."""
+        if isinstance(message, Append | Install):
+            self._reply(AppendReply(self.id, message.sender, self.term, 0, rejected=True))
+
+    def _on_present_term(self, message: Message) -> None:
+        if isinstance(message, Append | Install):
+            assert not self.is_leader, f"two leaders of term {self.term}: {self.id} and {message.sender}"
+            if self.role is not Role.FOLLOWER:
+                self._follow(self.term, message.sender)
+            self.leader = message.sender
+            self._heard_leader_ms = self._now_ms
+            self._reset_election_timer()
+            self._on_append(message) if isinstance(message, Append) else self._on_install(message)
+        elif isinstance(message, AppendReply) and self.is_leader:
+            self._on_append_reply(message)
+        elif isinstance(message, TimeoutNow) and self.id in self.log.members.voters and not self.is_leader:
+            self._elect(transfer=True)
+
+    def _on_append(self, append: Append) -> None:
+        log = self.log
+        if append.prev_index < self.commit:
+            self._accepted(append, self.commit)
+        elif log.matches(append.prev_index, append.prev_term):
+            log.accept(append.entries)
+            last = append.prev_index + len(append.entries)
+            self.commit = max(self.commit, min(append.commit, last))
+            self._accepted(append, last)
+        else:
+            index, term = log.last_agreeing(append.prev_index, append.prev_term)
+            self._reply(
+                AppendReply(
+                    self.id, append.sender, self.term, append.prev_index, rejected=True, hint_index=index, hint_term=term,
+                    round=append.round, sent_ms=append.sent_ms,
+                )
+            )  # fmt: skip
+
+    def _accepted(self, message: Append | Install, index: int) -> None:
+        self._reply(AppendReply(self.id, message.sender, self.term, index, round=message.round, sent_ms=message.sent_ms))
+
+    def _on_install(self, install: Install) -> None:
+        if install.index > self.commit:
+            self.needs_snapshot = max(self.needs_snapshot, install.index)
+        self._accepted(install, self.commit)
+
+    def _reply(self, reply: AppendReply) -> None:
+        """Leaves when everything that it speaks of is durable."""
+        self._after.append(reply)
+
+    # --- leading ---------------------------------------------------------------------------------------------------------------------
+
+    def _append_own(self, records: list[bytes], members: Members | None) -> int:
+        log = self.log
+        log.append(Entry(log.last_index + 1, self.term, log.end_offset, records, members))
+        if members is not None:
+            self._sync_progress()
+        return log.last_index
+
+    def _sync_progress(self) -> None:
+        """One progress per other member, as the log has them now."""
+        others = [member for member in self.log.members.everyone if member != self.id]
+        self._progress = {member: self._progress.get(member) or Progress(self.log.last_index + 1, self._now_ms) for member in others}
+
+    def _heartbeat(self) -> None:
+        """A new round to everybody; what got lost on the way shows in the answers."""
+        self._round += 1
+        self._heartbeat_at_ms = self._now_ms + self._config.heartbeat_ms
+        for member, progress in self._progress.items():
+            progress.probe_is_out = False
+            if progress.state is State.SNAPSHOT:
+                self._send_install(member)
+            elif progress.state is State.PROBE:
+                self._send_appends(member)
+            else:
+                self._send_append(member, progress, [])
+
+    def _broadcast(self) -> None:
+        for member in self._progress:
+            self._send_appends(member)
+
+    def _send_appends(self, member: int) -> None:
+        """As much as the follower's window allows; a probe leaves even without entries."""
+        config, log, progress = self._config, self.log, self._progress[member]
+        while progress.may_send(config.inflight_count_max, config.inflight_bytes_max):
+            if log.term_at(progress.next - 1) is None:
+                progress.snapshot()
+                self._send_install(member)
+                return
+            entries = log.slice(progress.next, config.append_count_max, config.append_bytes_max)
+            if not entries and progress.state is State.REPLICATE:
+                return
+            self._send_append(member, progress, entries)
+            last = entries[-1].index if entries else progress.next - 1
+            progress.sent(last, sum(entry.size_bytes for entry in entries))
+
+    def _send_append(self, member: int, progress: Progress, entries: list[Entry]) -> None:
+        prev = progress.next - 1
+        prev_term = self.log.term_at(prev)
+        if prev_term is None:
+            progress.snapshot()
+            self._send_install(member)
+            return
+        self._messages.append(Append(self.id, member, self.term, prev, prev_term, entries, self.commit, self._round, self._now_ms))
+        progress.commit_told = self.commit
+
+    def _send_install(self, member: int) -> None:
+        self._messages.append(Install(self.id, member, self.term, self.log.base.index, self._round, self._now_ms))
+
+    def _on_append_reply(self, reply: AppendReply) -> None:
+        progress = self._progress.get(reply.sender)
+        if progress is None:
+            return
+        progress.answered(reply.round, reply.sent_ms)
+        if reply.rejected:
+            agreed, _ = self.log.last_agreeing(reply.hint_index, reply.hint_term)
+            if progress.rejected(reply.index, agreed):
+                self._send_appends(reply.sender)
+            return
+        is_news = progress.acknowledged(reply.index)
+        if progress.state is State.SNAPSHOT and progress.match >= self.log.base.index:
+            progress.probe(progress.match + 1)
+        elif progress.state is State.PROBE:
+            progress.replicate()
+        if is_news:
+            self._advance_commit()
+        if not self.is_leader:
+            return
+        self._send_appends(reply.sender)
+        self._tell_commit(reply.sender, progress)
+        self._finish_transfer(reply.sender)
+
+    def _finish_transfer(self, member: int) -> None:
+        """The target has everything: let it hold an election at once."""
+        if member == self.transferring_to and self._progress[member].match == self.log.last_index:
+            self._messages.append(TimeoutNow(self.id, member, self.term))
+
+    def _own_match(self) -> int:
+        """How far the leader counts itself."""
+        return self.log.stable
+
+    def _count_own_log(self) -> None:
+        self._advance_commit()
+
+    def _advance_commit(self) -> None:
+        matches = {member: progress.match for member, progress in self._progress.items()}
+        index = self._reached(matches, self._own_match())
+        if index <= self.commit or not self._may_commit(index):
+            return
+        self.commit = index
+        for member, progress in self._progress.items():
+            self._tell_commit(member, progress)
+        if self.log.members_index <= index and self.id not in self.log.members.voters:
+            self._follow(self.term, None)
+
+    def _tell_commit(self, member: int, progress: Progress) -> None:
+        """Followers serve what is committed: they hear of it at once, not with the next heartbeat."""
+        if progress.state is State.REPLICATE and progress.commit_told < self.commit:
+            self._send_append(member, progress, [])
+
+    def _may_commit(self, index: int) -> bool:
+        """Raft 5.4.2: only entries of the leader's own term are committed by counting."""
+        return self.log.term_at(index) == self.term
+
+    def _quorum_contact_ms(self) -> int:
+        """Until then at least, a majority followed us: when the newest message was sent that a majority has answered."""
+        return self._reached({member: progress.heard_ms for member, progress in self._progress.items()}, self._now_ms)
+
+    def _reached(self, values: dict[int, int], own: int) -> int:
+        return quorum.reached(self.log.members.voters, values | {self.id: own})
+
+    # --- waiting for the disk --------------------------------------------------------------------------------------------------------
+
+    def _take_base(self) -> Base | None:
+        base, self._base_to_write = self._base_to_write, None
+        return base
+
+    def _release(self, messages: list[Message]) -> None:
+        """Send what has waited; what we said to ourselves (our own vote) counts now."""
+        for message in messages:
+            if message.to == self.id:
+                self.step(message, self._now_ms)
+            else:
+                self._messages.append(message)

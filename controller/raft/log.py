@@ -1,0 +1,145 @@
+"""The log of one voter in memory: entries behind a base, and how far the disk has them. Pure.
+
+Invariants: indexes are contiguous from the base on, and so are the offsets of records; stable <= written <= last_index; an entry at or
+below `stable` is on the disk. One write is under way at a time: what is truncated meanwhile is taken back from `written`, so that the end
+of that write never vouches for entries that came later (etcd's "append ABA race").
+Source: Raft 5.3 and 7; etcd/raft `log.go`, `log_unstable.go`.
+"""
+
+from bisect import bisect_right
+from collections.abc import Sequence
+
+from controller.raft.messages import Base, Entry, Members
+
+
+class RaftLog:
+    def __init__(self, base: Base, entries: Sequence[Entry]) -> None:
+        """Entries as they were recovered from the disk."""
+        self.base = base
+        self._entries = list(entries)
+        assert not entries or entries[0].index == base.index + 1, f"entries from {entries[0].index} behind base {base.index}"
+        self.stable = self.last_index
+        self.written = self.last_index
+        self._members = [(entry.index, entry.members) for entry in entries if entry.members is not None]
+
+    @property
+    def last_index(self) -> int:
+        return self.base.index + len(self._entries)
+
+    @property
+    def last_term(self) -> int:
+        return self._entries[-1].term if self._entries else self.base.term
+
+    @property
+    def end_offset(self) -> int:
+        return self._entries[-1].end_offset if self._entries else self.base.offset
+
+    @property
+    def members(self) -> Members:
+        """The newest ones in the log, committed or not (Raft 6: a server uses the latest configuration in its log)."""
+        return self._members[-1][1] if self._members else self.base.members
+
+    @property
+    def members_index(self) -> int:
+        """Where they were set; 0: in the base."""
+        return self._members[-1][0] if self._members else 0
+
+    def term_at(self, index: int) -> int | None:
+        """None: compacted, or not there yet."""
+        if index == self.base.index:
+            return self.base.term
+        at = index - self.base.index - 1
+        return self._entries[at].term if 0 <= at < len(self._entries) else None
+
+    def offset_at(self, index: int) -> int:
+        """End offset of the records up to `index`, which the log must hold."""
+        at = index - self.base.index
+        assert 0 <= at <= len(self._entries), f"index {index} outside [{self.base.index}, {self.last_index}]"
+        return self._entries[at - 1].end_offset if at else self.base.offset
+
+    def index_at(self, offset: int) -> int:
+        """The last index up to which all records lie below `offset`."""
+        return self.base.index + bisect_right(self._entries, offset, key=lambda entry: entry.end_offset)
+
+    def matches(self, index: int, term: int) -> bool:
+        return self.term_at(index) == term
+
+    def last_agreeing(self, index: int, term: int) -> tuple[int, int]:
+        """The last (index, term) at or before `index` whose term is at most `term`: no later one can be in a log that ends so."""
+        at = min(index, self.last_index)
+        while at > self.base.index and self._entries[at - self.base.index - 1].term > term:
+            at -= 1
+        return at, self.term_at(at) or 0
+
+    def slice(self, start: int, count_max: int, bytes_max: int, stop: int | None = None) -> list[Entry]:
+        """Entries from `start` on within the limits, at least one if there is one."""
+        end = self.last_index if stop is None else stop
+        found: list[Entry] = []
+        size_bytes = 0
+        for at in range(start - self.base.index - 1, min(end - self.base.index, start - self.base.index - 1 + count_max)):
+            entry = self._entries[at]
+            size_bytes += entry.size_bytes
+            if found and size_bytes > bytes_max:
+                break
+            found.append(entry)
+        return found
+
+    def append(self, entry: Entry) -> None:
+        assert entry.index == self.last_index + 1, f"append of {entry.index} behind {self.last_index}"
+        self._entries.append(entry)
+        if entry.members is not None:
+            self._members.append((entry.index, entry.members))
+
+    def accept(self, entries: Sequence[Entry]) -> None:
+        """Entries of the leader, behind one that matched. Only a real conflict truncates: an old, delayed message takes nothing away."""
+        for entry in entries:
+            if entry.index <= self.base.index or self.matches(entry.index, entry.term):
+                continue
+            self.truncate(entry.index)
+            self.append(entry)
+
+    def truncate(self, index: int) -> None:
+        """Take back everything from `index` on."""
+        del self._entries[index - self.base.index - 1 :]
+        self.written = min(self.written, index - 1)
+        self.stable = min(self.stable, index - 1)
+        while self._members and self._members[-1][0] >= index:
+            self._members.pop()
+
+    def unwritten(self) -> list[Entry]:
+        return self._entries[self.written - self.base.index :]
+
+    def handed_over(self) -> None:
+        """Everything is on its way to the disk."""
+        self.written = self.last_index
+
+    def persisted(self, last_index: int) -> None:
+        """The write that ended with `last_index` is durable."""
+        self.stable = max(self.stable, min(last_index, self.written))
+
+    def compact(self, index: int) -> None:
+        """A snapshot holds everything up to `index`: forget it. Entries that are not on the disk yet must stay."""
+        assert index <= self.stable, f"compact at {index}, the disk is at {self.stable}"
+        term = self.term_at(index)
+        if index <= self.base.index or term is None:
+            return
+        members = self.base.members
+        while self._members and self._members[0][0] <= index:
+            members = self._members.pop(0)[1]
+        base = Base(index, term, self.offset_at(index), members)
+        del self._entries[: index - self.base.index]
+        self.base = base
+
+    def reset(self, base: Base) -> None:
+        """A snapshot replaces the log; a suffix that continues it stays."""
+        if self.matches(base.index, base.term):
+            if base.index <= self.stable:
+                self.compact(base.index)
+                return
+            self._entries = self._entries[base.index - self.base.index :]
+        else:
+            self._entries = []
+        self._members = [(index, members) for index, members in self._members if base.index < index <= base.index + len(self._entries)]
+        self.base = base
+        self.stable = base.index
+        self.written = base.index

@@ -1,0 +1,89 @@
+"""What a leader knows of one follower, and how much it may send to it. Pure.
+
+Invariants: match < next; `match` never goes back, because only durable entries are acknowledged. In PROBE one append is out at a time, in
+REPLICATE up to a count and a number of bytes, in SNAPSHOT none: the follower loads a snapshot from the store.
+Source: etcd/raft `tracker/progress.go`, `tracker/inflights.go`.
+"""
+
+from collections import deque
+from enum import Enum
+
+
+class State(Enum):
+    PROBE = 0
+    REPLICATE = 1
+    SNAPSHOT = 2
+
+
+class Progress:
+    def __init__(self, next_index: int, now_ms: int) -> None:
+        self.match = 0
+        self.next = next_index
+        self.state = State.PROBE
+        self.round = 0
+        """Newest heartbeat round that it answered."""
+        self.heard_ms = now_ms
+        """When the newest message that it answered was sent."""
+        self.commit_told = 0
+        self.probe_is_out = False
+        self._inflight: deque[tuple[int, int]] = deque()
+        self._inflight_bytes = 0
+
+    def may_send(self, count_max: int, bytes_max: int) -> bool:
+        """Entries may be sent now."""
+        if self.state is State.REPLICATE:
+            return len(self._inflight) < count_max and self._inflight_bytes < bytes_max
+        return self.state is State.PROBE and not self.probe_is_out
+
+    def sent(self, last_index: int, size_bytes: int) -> None:
+        """Entries up to `last_index` left."""
+        if self.state is State.REPLICATE:
+            self._inflight.append((last_index, size_bytes))
+            self._inflight_bytes += size_bytes
+            self.next = last_index + 1
+        else:
+            self.probe_is_out = True
+
+    def answered(self, round_number: int, sent_ms: int) -> None:
+        self.round = max(self.round, round_number)
+        self.heard_ms = max(self.heard_ms, sent_ms)
+
+    def acknowledged(self, index: int) -> bool:
+        """Durable up to `index`. True if that is news."""
+        while self._inflight and self._inflight[0][0] <= index:
+            self._inflight_bytes -= self._inflight.popleft()[1]
+        is_news = index > self.match
+        self.match = max(self.match, index)
+        self.next = max(self.next, index + 1)
+        self.probe_is_out = False
+        return is_news
+
+    def rejected(self, prev_index: int, agreed_max: int) -> bool:
+        """It does not have (prev_index, its term); it may agree up to `agreed_max`. False: an old reply, which changes nothing."""
+        if self.state is State.REPLICATE:
+            if prev_index <= self.match:
+                return False
+            self.probe(self.match + 1)
+            return True
+        if self.state is State.SNAPSHOT or prev_index != self.next - 1:
+            return False
+        self.next = max(min(prev_index, agreed_max + 1), self.match + 1)
+        self.probe_is_out = False
+        return True
+
+    def probe(self, next_index: int) -> None:
+        self._enter(State.PROBE)
+        self.next = next_index
+
+    def replicate(self) -> None:
+        self._enter(State.REPLICATE)
+        self.next = self.match + 1
+
+    def snapshot(self) -> None:
+        self._enter(State.SNAPSHOT)
+
+    def _enter(self, state: State) -> None:
+        self.state = state
+        self.probe_is_out = False
+        self._inflight.clear()
+        self._inflight_bytes = 0

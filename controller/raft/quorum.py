@@ -1,0 +1,35 @@
+"""The arithmetic of majorities. Pure.
+
+Invariant: two majorities of one set of voters share a voter. Only voters are counted, whoever else is in the tables.
+Source: Raft 5.2 and 5.3; etcd/raft `quorum/majority.go`.
+"""
+
+from collections.abc import Mapping, Sequence
+from enum import Enum
+
+
+class Tally(Enum):
+    PENDING = 0
+    WON = 1
+    LOST = 2
+
+
+def majority(voters: int) -> int:
+    """Smallest number of voters of which any two groups overlap."""
+    return voters // 2 + 1
+
+
+def reached(voters: Sequence[int], values: Mapping[int, int], absent: int = 0) -> int:
+    """The largest value that a majority has reached."""
+    ordered = sorted((values.get(voter, absent) for voter in voters), reverse=True)
+    return ordered[majority(len(ordered)) - 1]
+
+
+def tally(voters: Sequence[int], votes: Mapping[int, bool]) -> Tally:
+    """How an election stands."""
+    granted = sum(1 for voter in voters if votes.get(voter) is True)
+    refused = sum(1 for voter in voters if votes.get(voter) is False)
+    needed = majority(len(voters))
+    if granted >= needed:
+        return Tally.WON
+    return Tally.LOST if refused > len(voters) - needed else Tally.PENDING

@@ -1,0 +1,112 @@
+"""What exists only while this controller leads: the writer, everybody's sessions, the periodic tasks. One object per epoch.
+
+Invariants: it begins with an image of everything committed and with fresh sessions, so that a change of leader fences nobody; it ends with
+its epoch, and nothing of it is used again. Fencing stops first, then the writer. Must not outlive its leadership.
+Source: KRaft `QuorumController` (claim, renounce).
+"""
+
+import asyncio
+from collections.abc import Callable
+from uuid import uuid4
+
+import structlog
+
+from controller.config import ControllerConfig
+from controller.dispatch import Dispatch
+from controller.errors import InvalidConfig, NotLeader, StoreNotEmpty
+from controller.janitor import Janitor
+from controller.managers.result import Result
+from controller.metadata.image import MetadataImage
+from controller.metadata.records import ClusterRecord, MetadataOffset
+from controller.quorum import Quorum
+from controller.rpc.server import ControllerService, Lead
+from controller.runtime import Runtime
+from controller.sessions import Sessions
+from controller.snapshots import SnapshotStore, Snapshotter
+from controller.ticks import OVER, Ticks
+from objectstore.ports import ObjectStore
+from stream.clock import MonotonicClock, WallClock
+from stream.keys import DATA_ROOT, META_ROOT, WAL_ROOT
+
+_log = structlog.get_logger()
+
+
+class Reign:
+    """image: as of the quorum's committed end; it belongs to the writer from now on. fail: told what should end the process."""
+
+    def __init__(
+        self,
+        config: ControllerConfig,
+        quorum: Quorum,
+        image: MetadataImage,
+        store: ObjectStore,
+        snapshots: SnapshotStore,
+        *,
+        since: MetadataOffset | None,
+        now: MonotonicClock,
+        now_ms: WallClock,
+        fail: Callable[[BaseException], None],
+    ) -> None:
+        """since: offset of the newest snapshot, None if there is none."""
+        self._config = config
+        self._store = store
+        self._known_id = image.cluster_id
+        self._fail = fail
+        self._now = now
+        self._tasks: list[asyncio.Task[None]] = []
+        self._sessions = sessions = Sessions(
+            timeout_ms=config.session_timeout_ms, grace_ms=config.session_grace_ms, lag_limit_ms=config.lag_limit_ms
+        )
+        for node in image.nodes:
+            if not node.fenced:
+                sessions.registered(node.node_id, node.node_epoch, int(now() * 1_000))
+        self.epoch = quorum.leadership.epoch
+        self.runtime = runtime = Runtime(quorum, image, config, now_ms)
+        runtime.failed.add_done_callback(self._runtime_over)
+        self._wake = asyncio.Event()
+        self._dispatch = Dispatch(config, runtime, sessions, wake=self._wake.set, now=now, now_ms=now_ms, new_uuid=uuid4)
+        self.snapshotter = Snapshotter(config, quorum, runtime, snapshots, since=since)
+        self._janitor = Janitor(config, runtime, store, now_ms)
+
+    async def start(self, service: ControllerService) -> None:
+        """Write and serve. Raises StoreNotEmpty, InvalidConfig (another cluster's journal), NotLeader, ObjectStoreError."""
+        runtime, config = self.runtime, self._config
+        runtime.start()
+        if not self._known_id:
+            await _check_store_is_empty(self._store)
+            await runtime.submit("NameCluster", lambda _image, _now: Result([ClusterRecord(config.cluster_id)]))
+        elif self._known_id != config.cluster_id:
+            raise InvalidConfig("cluster_id", config.cluster_id, f"the journal belongs to cluster {self._known_id!r}")
+        service.lead(Lead(runtime, self._sessions, self._dispatch.methods()))
+        ticks = Ticks(config, runtime, self._sessions, disconnect=service.disconnect, due=self._wake, now=self._now)
+        for run in (ticks.watch_sessions, ticks.watch_moves, ticks.maintain, self.snapshotter.run, self._janitor.run):
+            task = asyncio.get_running_loop().create_task(run(), name=run.__qualname__)
+            task.add_done_callback(self._task_over)
+            self._tasks.append(task)
+
+    async def stop_tasks(self) -> None:
+        """Nobody is fenced from now on."""
+        for task in self._tasks:
+            task.cancel()
+        await asyncio.gather(*self._tasks, return_exceptions=True)
+        self._tasks.clear()
+
+    def _runtime_over(self, over: "asyncio.Future[None]") -> None:
+        error = over.exception()
+        if error is not None and not isinstance(error, NotLeader):
+            self._fail(error)
+
+    def _task_over(self, task: "asyncio.Task[None]") -> None:
+        if task.cancelled():
+            return
+        error = task.exception()
+        if error is not None and not isinstance(error, OVER):
+            _log.critical("controller_task_failed", task=task.get_name(), error=f"{type(error).__name__}: {error}")
+            self._fail(error)
+
+
+async def _check_store_is_empty(store: ObjectStore) -> None:
+    """Three LIST requests, at the first start of a cluster only."""
+    for root in (META_ROOT, WAL_ROOT, DATA_ROOT):
+        async for info in store.list(root):
+            raise StoreNotEmpty(info.key)

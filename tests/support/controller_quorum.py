@@ -1,0 +1,123 @@
+"""Several controllers in this process, over real sockets, that can be stopped, cut off and started again."""
+
+import asyncio
+import socket
+from pathlib import Path
+from uuid import uuid4
+
+import msgspec
+from support.controller_cluster import Broker, until
+
+from controller.config import ControllerConfig
+from controller.main import ControllerServer
+from controller.raft.transport import PeerTransport
+from controller.rpc import messages as m
+from controller.rpc.client import ControllerClient
+from controller.rpc.follower import MetadataFollower
+from objectstore.memory import MemoryStore
+from stream.ids import NodeId
+from stream.ports import WalIdentity
+
+
+def free_ports(count: int) -> list[int]:
+    """Below the kernel's own range, so that no client's connection takes one while its controller is away."""
+    found: list[int] = []
+    candidate = 20_000 + uuid4().int % 10_000
+    while len(found) < count:
+        candidate += 1
+        with socket.socket() as probe:
+            probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            try:
+                probe.bind(("127.0.0.1", candidate))
+            except OSError:
+                continue
+            found.append(candidate)
+    return found
+
+
+class Quorum:
+    """Short times: an election takes 0.3 to 0.6 s."""
+
+    def __init__(self, directory: Path, size: int = 3, **settings: object) -> None:
+        ports = free_ports(size)
+        self.addresses = [f"127.0.0.1:{port}" for port in ports]
+        self.store = MemoryStore()
+        values: dict[str, object] = {
+            "cluster_id": "quorum", "peers": tuple(f"{number}@{address}" for number, address in enumerate(self.addresses)),
+            "raft_heartbeat_ms": 50, "election_timeout_ms": 300, "heartbeat_interval_ms": 50, "session_timeout_ms": 3_000,
+            "session_grace_ms": 500, "tick_interval_ms": 20, "maintenance_interval_ms": 50,
+        }  # fmt: skip
+        self.configs = [
+            msgspec.convert(
+                {**values, **settings, "data_dir": directory / str(number), "controller_id": number, "port": port},
+                ControllerConfig,
+                dec_hook=lambda kind, value: kind(value),
+            )
+            for number, port in enumerate(ports)
+        ]
+        self.servers: dict[int, ControllerServer] = {}
+        self.brokers: list[Broker] = []
+
+    async def start(self) -> None:
+        await asyncio.gather(*(self.start_one(number) for number in range(len(self.configs))))
+        await self.leader()
+
+    async def start_one(self, number: int) -> ControllerServer:
+        server = ControllerServer(self.configs[number], self.store)
+        await server.start()
+        self.servers[number] = server
+        return server
+
+    async def stop_one(self, number: int) -> None:
+        await self.servers.pop(number).stop()
+
+    async def leader(self, timeout_s: float = 10.0) -> int:
+        """The one that leads, when exactly one does."""
+        await until(lambda: sum(server.is_leading for server in self.servers.values()) == 1, timeout_s)
+        return next(number for number, server in self.servers.items() if server.is_leading)
+
+    def cut_off(self, number: int) -> None:
+        """Its messages to the other voters and theirs to it are lost from now on, until `heal`."""
+        for other, server in self.servers.items():
+            _transport(server).cut = set(self.servers) - {other} if other == number else {number}
+
+    def heal(self) -> None:
+        for server in self.servers.values():
+            _transport(server).cut = set()
+
+    def client(self) -> ControllerClient:
+        return ControllerClient(self.addresses)
+
+    async def broker(self) -> Broker:
+        client = self.client()
+        request = m.RegisterBroker(node_id=NodeId(-1), incarnation_id=uuid4(), host="", port=9092, machine_host="127.0.0.1")
+        registered = await client.register_broker(request)
+        node = WalIdentity(registered.node_id, registered.node_epoch)
+        follower = MetadataFollower(client, node, heartbeat_interval_s=0.05)
+        await follower.start(5.0)
+        client.bind(follower)
+        broker = Broker(client, follower, node)
+        self.brokers.append(broker)
+        return broker
+
+    async def stop(self) -> None:
+        for broker in self.brokers:
+            await broker.stop()
+        await asyncio.gather(*(server.stop() for server in self.servers.values()))
+
+
+class CuttableTransport(PeerTransport):
+    """Loses what goes to the voters in `cut`."""
+
+    cut: set[int]
+
+    def send(self, message: object) -> None:
+        if getattr(message, "to", None) not in getattr(self, "cut", set()):
+            super().send(message)  # type: ignore[arg-type]  # the port's type, looked at only for its receiver
+
+
+def _transport(server: ControllerServer) -> CuttableTransport:
+    transport = server._transport
+    assert isinstance(transport, PeerTransport)
+    transport.__class__ = CuttableTransport
+    return transport  # type: ignore[return-value]  # just made one

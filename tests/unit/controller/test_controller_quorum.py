@@ -1,0 +1,109 @@
+"""A quorum of one behind the port of all quorums."""
+
+import asyncio
+import os
+from pathlib import Path
+from random import Random
+
+import pytest
+
+from controller.errors import JournalFailed, NotLeader, QuorumClosed, SnapshotMissing
+from controller.metadata.records import ControllerEpoch, MetadataOffset
+from controller.quorum import RaftQuorum
+from controller.raft.core import CoreConfig
+from controller.raft.messages import Base, Members, Message
+
+MEMBERS = Members((0,))
+
+
+class Nowhere:
+    def send(self, message: Message) -> None:
+        raise AssertionError(f"a quorum of one talks to nobody: {message}")
+
+
+def offset(number: int) -> MetadataOffset:
+    return MetadataOffset(number)
+
+
+def make(directory: Path) -> RaftQuorum:
+    return RaftQuorum(directory, CoreConfig(0), {0: "here:1"}, Random(1))
+
+
+async def begin(quorum: RaftQuorum, snapshot: Base | None = None) -> ControllerEpoch:
+    await quorum.start(MEMBERS, snapshot, Nowhere())
+    async with asyncio.timeout(5):
+        while not quorum.leadership.active:
+            await quorum.wait_changed()
+    return quorum.leadership.epoch
+
+
+async def test_a_quorum_of_one_commits_reads_and_raises_its_epoch(tmp_path: Path) -> None:
+    quorum = make(tmp_path)
+    epoch = await begin(quorum)
+    assert await quorum.propose(epoch, [b"one", b"two"]) == 2
+    assert await quorum.propose(epoch, [b"three"]) == 3
+    await quorum.confirm(epoch)
+    assert quorum.read(offset(1), 1).records == [b"two"]
+    assert quorum.read(offset(1), 100).records == [b"two", b"three"]
+    assert quorum.read(offset(3), 100).records == []
+    with pytest.raises(NotLeader):
+        await quorum.propose(ControllerEpoch(epoch - 1), [b"of an epoch that is over"])
+    await quorum.close()
+    with pytest.raises(QuorumClosed):
+        await quorum.propose(epoch, [b"late"])
+
+    again = make(tmp_path)
+    assert await begin(again) == epoch + 1
+    assert again.read(offset(0), 100).records == [b"one", b"two", b"three"]
+    await again.drop_before(offset(2))
+    assert again.first_offset == 2
+    await again.propose(again.leadership.epoch, [b"four"])
+    assert again.point_at(offset(4)).offset == 4
+    await again.drop_before(offset(3))
+    assert again.first_offset == 3
+    assert again.read(offset(3), 100).records == [b"four"]
+    await again.close()
+    with pytest.raises(SnapshotMissing):
+        await make(tmp_path).start(MEMBERS, None, Nowhere())
+
+
+async def test_a_gap_between_snapshot_and_journal_is_refused_and_a_newer_snapshot_replaces_the_journal(tmp_path: Path) -> None:
+    quorum = make(tmp_path)
+    epoch = await begin(quorum, Base(7, 5, 10, MEMBERS))
+    assert (quorum.first_offset, epoch) == (10, 6)
+    assert await quorum.propose(epoch, [b"ten"]) == 11
+    await quorum.close()
+    early = make(tmp_path)
+    with pytest.raises(SnapshotMissing):
+        await early.start(MEMBERS, Base(6, 5, 9, MEMBERS), Nowhere())
+    await early.close()
+    behind = make(tmp_path)
+    assert await begin(behind, Base(30, 8, 20, MEMBERS)) == 9
+    assert (behind.first_offset, behind.committed_offset) == (20, 20)
+    await behind.close()
+
+
+async def test_a_failed_fsync_ends_the_quorum_and_commits_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    quorum = make(tmp_path)
+    epoch = await begin(quorum)
+    await quorum.propose(epoch, [b"kept"])
+    calls: list[int] = []
+
+    def fail_once(file: int) -> None:
+        calls.append(file)
+        if len(calls) == 1:
+            raise OSError(5, "Input/output error")
+
+    over = quorum.end_of(epoch)
+    monkeypatch.setattr(os, "fdatasync", fail_once)
+    with pytest.raises(JournalFailed):
+        await quorum.propose(epoch, [b"lost"])
+    with pytest.raises(JournalFailed):
+        await quorum.propose(epoch, [b"after"])
+    assert len(calls) == 1, "an fsync after a failed one proves nothing"
+    assert quorum.committed_offset == 1
+    assert not quorum.leadership.active
+    assert over.done()
+    with pytest.raises(JournalFailed):
+        await quorum.wait_committed(offset(1))
+    await quorum.close()

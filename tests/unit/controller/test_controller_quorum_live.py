@@ -1,0 +1,211 @@
+"""Three controllers over real sockets: one leads, the others follow, any of them may go away."""
+
+import asyncio
+from collections.abc import AsyncIterator
+from pathlib import Path
+from random import Random
+
+import pytest
+from support.controller_cluster import until
+from support.controller_quorum import Quorum
+
+from controller.config import ControllerConfig
+from controller.errors import InvalidConfig, NotLeader, QuorumClosed
+from controller.managers.result import Result
+from controller.metadata.records import KeyValueRecord
+from controller.rpc import messages as m
+from controller.rpc.client import ControllerClient
+from controller.rpc.follower import MetadataFollower
+
+
+@pytest.fixture
+async def quorum(tmp_path: Path) -> AsyncIterator[Quorum]:
+    started = Quorum(tmp_path)
+    try:
+        await started.start()
+        yield started
+    finally:
+        await started.stop()
+
+
+async def put(client: ControllerClient, key: str) -> None:
+    await client.put_key_value(m.PutKeyValue(key=key, value=b"v"), timeout_s=10.0)
+
+
+async def get(client: ControllerClient, key: str) -> bytes | None:
+    return (await client.get_key_value(m.GetKeyValue(key=key), timeout_s=10.0)).value
+
+
+async def test_every_controller_gets_the_records_and_sends_clients_to_the_leader(quorum: Quorum) -> None:
+    leader = await quorum.leader()
+    for address in quorum.addresses:
+        client = ControllerClient([address])
+        await put(client, address)
+        assert client.address == quorum.addresses[leader]
+        await client.close()
+    for number, address in enumerate(quorum.addresses):
+        client = ControllerClient([address])
+        status = await client.describe()
+        assert (status.controller_id, status.active, status.leader) == (number, number == leader, quorum.addresses[leader])
+        observer = MetadataFollower(client)
+        await observer.start(5.0)
+        await until(lambda seen=observer: all(seen.image.kv.get(key) is not None for key in quorum.addresses))
+        await observer.stop()
+        await client.close()
+
+
+async def test_a_leader_that_stops_is_replaced_and_brokers_keep_their_sessions(quorum: Quorum) -> None:
+    brokers = [await quorum.broker() for _ in range(2)]
+    lost: list[bool] = []
+    for broker in brokers:
+        broker.follower.on_session(lambda has_session: lost.append(has_session))
+    client = quorum.client()
+    for round_number in range(3):
+        leader = await quorum.leader()
+        await put(client, f"before-{round_number}")
+        await quorum.stop_one(leader)
+        await put(client, f"after-{round_number}")
+        assert await quorum.leader() != leader
+        for key in (f"before-{round_number}", f"after-{round_number}"):
+            assert await get(client, key) == b"v"
+        for broker in brokers:
+            await until(lambda seen=broker.follower, key=f"after-{round_number}": seen.image.kv.get(key) is not None)
+        await quorum.start_one(leader)
+    assert not lost, "no broker stopped writing"
+    await client.close()
+
+
+async def test_a_leader_that_is_cut_off_commits_nothing_and_answers_nothing(quorum: Quorum) -> None:
+    client = quorum.client()
+    await put(client, "before")
+    old = await quorum.leader()
+    runtime = quorum.servers[old].runtime
+    assert runtime is not None
+    quorum.cut_off(old)
+    proposal = asyncio.ensure_future(runtime.submit("Lost", lambda _image, _now: Result([KeyValueRecord("lost", b"x")])))
+    await asyncio.sleep(0)
+    with pytest.raises((NotLeader, QuorumClosed)):
+        await proposal
+    new = await quorum.leader()
+    assert new != old
+    await put(client, "after")
+    assert not quorum.servers[old].is_leading
+    quorum.heal()
+    for server in quorum.servers.values():
+        reached = quorum.servers[new].quorum
+        own = server.quorum
+        assert reached is not None
+        assert own is not None
+        await until(lambda a=reached, b=own: a.committed_offset == b.committed_offset)
+    assert await get(client, "lost") is None
+    assert await get(client, "after") == b"v"
+    await client.close()
+
+
+async def test_a_controller_that_was_away_too_long_loads_the_snapshot(quorum: Quorum) -> None:
+    client = quorum.client()
+    leader = await quorum.leader()
+    away = (leader + 1) % 3
+    await put(client, "first")
+    await quorum.stop_one(away)
+    for round_number in range(3):
+        await put(client, f"more-{round_number}")
+        snapshotter = quorum.servers[leader].snapshotter
+        assert snapshotter is not None
+        await snapshotter.take()
+    kept = quorum.servers[leader].quorum
+    assert kept is not None
+    assert kept.first_offset > 1
+    returned = (await quorum.start_one(away)).quorum
+    assert returned is not None
+    await until(lambda: returned.committed_offset == kept.committed_offset)
+    # The same while it runs: the snapshot is installed into a living controller.
+    quorum.cut_off(away)
+    for round_number in range(3):
+        await put(client, f"again-{round_number}")
+        snapshotter = quorum.servers[leader].snapshotter
+        assert snapshotter is not None
+        await snapshotter.take()
+    assert kept.first_offset > returned.committed_offset
+    quorum.heal()
+    await until(lambda: returned.committed_offset == kept.committed_offset)
+    await quorum.stop_one(leader)
+    await quorum.leader()
+    for key in ("first", "more-2", "again-0", "again-2"):
+        assert await get(client, key) == b"v"
+    await client.close()
+
+
+async def test_leadership_can_be_handed_over(quorum: Quorum) -> None:
+    client = quorum.client()
+    await put(client, "before")
+    old = await quorum.leader()
+    target = (old + 1) % 3
+    handed = quorum.servers[old].quorum
+    assert handed is not None
+    assert handed.transfer(target)
+    await until(lambda: quorum.servers[target].is_leading)
+    assert await get(client, "before") == b"v"
+    await client.close()
+
+
+async def test_random_stops_lose_no_acknowledged_write(quorum: Quorum) -> None:
+    rng = Random(5)
+    client = quorum.client()
+    acknowledged: list[str] = []
+    stop = asyncio.Event()
+
+    async def write(writer: int) -> None:
+        number = 0
+        while not stop.is_set():
+            key = f"{writer}-{number}"
+            await put(client, key)
+            acknowledged.append(key)
+            number += 1
+            await asyncio.sleep(0.002)
+
+    writers = [asyncio.ensure_future(write(writer)) for writer in range(4)]
+    for _ in range(4):
+        await asyncio.sleep(0.3)
+        victim = rng.choice(sorted(quorum.servers))
+        await quorum.stop_one(victim)
+        await asyncio.sleep(0.3)
+        await quorum.start_one(victim)
+    stop.set()
+    await asyncio.gather(*writers)
+    leader = quorum.servers[await quorum.leader()]
+    assert leader.runtime is not None
+    missing = await leader.runtime.between(lambda image: [key for key in acknowledged if image.kv.get(key) is None])
+    assert acknowledged
+    assert not missing
+    await client.close()
+
+
+async def test_five_controllers_survive_two(tmp_path: Path) -> None:
+    quorum = Quorum(tmp_path, size=5)
+    await quorum.start()
+    client = quorum.client()
+    await put(client, "before")
+    for _ in range(2):
+        await quorum.stop_one(await quorum.leader())
+    await put(client, "after")
+    assert await get(client, "before") == b"v"
+    await client.close()
+    await quorum.stop()
+
+
+@pytest.mark.parametrize(
+    ("settings", "name"),
+    [
+        ({"peers": ("0@a:1", "1@b:1"), "cluster_id": "c"}, "peers"),
+        ({"peers": ("0@a:1", "0@b:1", "2@c:1"), "cluster_id": "c"}, "peers"),
+        ({"peers": ("0@a", "1@b:1", "2@c:1"), "cluster_id": "c"}, "peers"),
+        ({"peers": ("0@a:1", "1@b:1", "2@c:1")}, "cluster_id"),
+        ({"peers": ("0@a:1", "1@b:1", "2@c:1"), "cluster_id": "c", "controller_id": 3}, "controller_id"),
+        ({"election_timeout_ms": 200}, "election_timeout_ms"),
+    ],
+)
+def test_a_quorum_that_can_not_work_is_refused(tmp_path: Path, settings: dict[str, object], name: str) -> None:
+    with pytest.raises(InvalidConfig) as caught:
+        ControllerConfig(data_dir=tmp_path, **settings)  # type: ignore[arg-type]  # wrong on purpose
+    assert caught.value.name == name

@@ -1,0 +1,456 @@
+"""The Raft paper's sections 5 to 7, sentence by sentence, on one core at a time."""
+
+from random import Random
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from controller.raft import membership, quorum
+from controller.raft.core import CoreConfig, RaftCore, Role
+from controller.raft.log import RaftLog
+from controller.raft.messages import (
+    Append,
+    AppendReply,
+    Base,
+    Entry,
+    HardState,
+    Install,
+    Members,
+    Message,
+    TimeoutNow,
+    Vote,
+    VoteReply,
+)
+
+ELECTION_MS = 1_000
+
+
+def entries(*terms: int) -> list[Entry]:
+    return [Entry(index, term, index - 1, [b"%d" % index]) for index, term in enumerate(terms, start=1)]
+
+
+def voter(*terms: int, term: int = 0, voters: int = 3, node_id: int = 0) -> RaftCore:
+    """A core whose log holds entries of these terms, all on its disk."""
+    base = Base(0, 0, 0, Members(tuple(range(voters))))
+    return RaftCore(CoreConfig(node_id), RaftLog(base, entries(*terms)), HardState(term or max(terms, default=0)), Random(1), 0)
+
+
+def sync(core: RaftCore) -> list[Message]:
+    """Everything that it says when its disk is quick."""
+    said = core.take_messages()
+    while core.take_write() is not None:
+        core.persisted()
+        said += core.take_messages()
+    return said + core.take_messages()
+
+
+def lead(core: RaftCore) -> RaftCore:
+    """Elected by voter 1; its first messages are gone."""
+    core.tick(2 * ELECTION_MS)
+    sync(core)
+    core.step(VoteReply(1, core.id, core.term + 1, granted=True, pre=True), 2_000)
+    sync(core)
+    core.step(VoteReply(1, core.id, core.term, granted=True), 2_000)
+    sync(core)
+    assert core.is_leader
+    return core
+
+
+def append(term: int, prev: tuple[int, int], new: list[Entry], commit: int = 0) -> Append:
+    return Append(1, 0, term, prev[0], prev[1], new, commit, 1, 0)
+
+
+def of_kind(messages: list[Message], kind: type[Message]) -> list[Message]:
+    return [message for message in messages if isinstance(message, kind)]
+
+
+# --- 5.1 terms -----------------------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("role", [Role.FOLLOWER, Role.CANDIDATE, Role.LEADER])
+def test_whoever_sees_a_larger_term_takes_it_and_becomes_a_follower(role: Role) -> None:
+    core = voter()
+    if role is Role.LEADER:
+        lead(core)
+    elif role is Role.CANDIDATE:
+        core.tick(2 * ELECTION_MS)
+        core.step(VoteReply(1, 0, 1, granted=True, pre=True), 2_000)
+    assert core.role is role
+    core.step(append(9, (0, 0), []), 2_001)
+    assert (core.role, core.term, core.leader) == (Role.FOLLOWER, 9, 1)
+
+
+def test_a_message_of_an_old_term_changes_nothing_and_its_leader_hears_of_the_new_one() -> None:
+    core = voter(1, term=5)
+    core.step(append(4, (1, 1), entries(1, 4)[1:]), 1)
+    assert core.log.last_index == 1
+    assert sync(core) == [AppendReply(0, 1, 5, 0, rejected=True)]
+
+
+# --- 5.2 leader election -------------------------------------------------------------------------------------------------------------
+
+
+def test_a_follower_that_hears_nothing_asks_for_votes_and_election_times_are_random() -> None:
+    deadlines = set()
+    for seed in range(20):
+        core = RaftCore(CoreConfig(0), RaftLog(Base(0, 0, 0, Members((0, 1, 2))), []), HardState(), Random(seed), 0)
+        assert core.deadline_ms is not None
+        assert ELECTION_MS <= core.deadline_ms < 2 * ELECTION_MS
+        deadlines.add(core.deadline_ms)
+        core.tick(core.deadline_ms - 1)
+        assert not sync(core)
+        core.tick(core.deadline_ms)
+        assert [(vote.to, vote.pre, vote.term) for vote in of_kind(sync(core), Vote)] == [(1, True, 1), (2, True, 1)]
+        assert core.term == 0, "a question changes no term"
+    assert len(deadlines) > 10
+
+
+def test_a_heartbeat_keeps_a_follower_a_follower() -> None:
+    core = voter()
+    for now_ms in range(0, 10_000, 900):
+        core.step(append(1, (0, 0), []), now_ms)
+        core.tick(now_ms + 899)
+        assert core.role is Role.FOLLOWER
+
+
+@pytest.mark.parametrize(("voters", "needed"), [(1, 0), (3, 1), (5, 2)])
+def test_a_majority_of_votes_elects(voters: int, needed: int) -> None:
+    core = voter(voters=voters)
+    core.campaign()
+    for peer in range(1, needed + 1):
+        core.step(VoteReply(peer, 0, 1, granted=True, pre=True), 1)
+    sync(core)
+    for peer in range(1, needed + 1):
+        assert not core.is_leader
+        core.step(VoteReply(peer, 0, 1, granted=True), 1)
+    assert core.is_leader
+    assert core.term == 1
+
+
+def test_a_split_vote_ends_in_another_election_with_a_larger_term() -> None:
+    core = voter(voters=5)
+    core.campaign()
+    for peer in (1, 2):
+        core.step(VoteReply(peer, 0, 1, granted=True, pre=True), 1)
+    sync(core)
+    for peer in (1, 2, 3):
+        core.step(VoteReply(peer, 0, 1, granted=False), 1)
+    assert core.role is Role.FOLLOWER
+    assert core.deadline_ms is not None
+    core.tick(core.deadline_ms)
+    assert [vote.term for vote in of_kind(sync(core), Vote)] == [2] * 4
+
+
+def test_a_voter_votes_once_in_a_term_first_come_first_served_even_after_a_crash() -> None:
+    core = voter()
+    core.step(Vote(1, 0, 3, 0, 0), 1)
+    core.step(Vote(2, 0, 3, 0, 0), 1)
+    core.step(Vote(1, 0, 3, 0, 0), 1)
+    assert [(reply.to, reply.granted) for reply in sync(core) if isinstance(reply, VoteReply)] == [(1, True), (2, False), (1, True)]
+    again = RaftCore(CoreConfig(0), RaftLog(core.log.base, []), HardState(core.term, core.vote), Random(1), 0)
+    again.step(Vote(2, 0, 3, 0, 0), 1)
+    assert of_kind(sync(again), VoteReply) == [VoteReply(0, 2, 3, granted=False)]
+
+
+def test_votes_and_requests_for_votes_leave_only_when_term_and_vote_are_durable() -> None:
+    core = voter()
+    core.step(Vote(1, 0, 3, 0, 0), 1)
+    write = core.take_write()
+    assert write is not None
+    assert write.hard == HardState(3, 1)
+    assert not core.take_messages()
+    core.persisted()
+    assert core.take_messages() == [VoteReply(0, 1, 3, granted=True)]
+    candidate = voter()
+    candidate.campaign()
+    candidate.step(VoteReply(1, 0, 1, granted=True, pre=True), 1)
+    assert of_kind(candidate.take_messages(), Vote) == [Vote(0, 1, 1, 0, 0, pre=True), Vote(0, 2, 1, 0, 0, pre=True)]
+    write = candidate.take_write()
+    assert write is not None
+    assert write.hard == HardState(1, 0)
+    assert not candidate.take_messages()
+    candidate.persisted()
+    assert candidate.take_messages() == [Vote(0, 1, 1, 0, 0), Vote(0, 2, 1, 0, 0)]
+
+
+def test_a_voter_that_hears_its_leader_helps_nobody_else_unless_the_leader_hands_over() -> None:
+    core = voter(1, 1)
+    core.step(append(1, (2, 1), []), 100)
+    sync(core)
+    core.step(Vote(2, 0, 2, 9, 9, pre=True), 100 + ELECTION_MS - 1)
+    core.step(Vote(2, 0, 2, 9, 9), 100 + ELECTION_MS - 1)
+    assert not sync(core)
+    assert core.term == 1
+    core.step(Vote(2, 0, 2, 9, 9, transfer=True), 100 + ELECTION_MS - 1)
+    assert sync(core) == [VoteReply(0, 2, 2, granted=True)]
+
+
+# --- 5.3 log replication -------------------------------------------------------------------------------------------------------------
+
+
+def test_a_leader_appends_to_its_log_and_sends_in_parallel_before_its_own_disk() -> None:
+    core = lead(voter())
+    core.step(AppendReply(1, 0, 1, 1), 2_001)
+    sync(core)
+    assert core.propose([b"a"]) == 2
+    sent = of_kind(core.take_messages(), Append)
+    assert [(message.to, message.entries[0].records) for message in sent if isinstance(message, Append)] == [(1, [b"a"])]
+    assert core.take_write() is not None
+
+
+def test_an_entry_is_committed_when_a_majority_holds_it_and_the_leader_counts_itself_only_when_durable() -> None:
+    core = lead(voter(voters=3))
+    core.step(AppendReply(1, 0, 1, 1), 2_001)
+    sync(core)
+    core.propose([b"a"])
+    assert core.take_write() is not None
+    core.step(AppendReply(1, 0, 1, 2), 2_002)
+    assert core.commit == 1
+    core.persisted()
+    assert core.commit == 2
+
+
+def test_followers_hear_what_is_committed_and_commit_no_further_than_they_match() -> None:
+    core = voter(1, 1)
+    core.step(append(1, (1, 1), [], commit=9), 1)
+    assert core.commit == 1
+    core.step(append(1, (2, 1), [], commit=9), 1)
+    assert core.commit == 2
+
+
+@pytest.mark.parametrize(
+    ("terms", "prev", "hint"),
+    [((1, 1), (3, 1), (2, 1)), ((1, 2, 2), (3, 1), (1, 1)), ((1, 1, 4), (3, 3), (2, 1))],
+)
+def test_a_follower_refuses_what_does_not_fit_and_says_where_it_may(
+    terms: tuple[int, ...], prev: tuple[int, int], hint: tuple[int, int]
+) -> None:
+    core = voter(*terms)
+    core.step(append(5, prev, []), 1)
+    (reply,) = of_kind(sync(core), AppendReply)
+    assert isinstance(reply, AppendReply)
+    assert (reply.rejected, reply.index, reply.hint_index, reply.hint_term) == (True, prev[0], *hint)
+
+
+@pytest.mark.parametrize(
+    ("own", "prev", "new", "expected"),
+    [
+        ((1, 2, 3), (2, 2), (3,), (1, 2, 3)),
+        ((1, 2, 3), (2, 2), (3, 3), (1, 2, 3, 3)),
+        ((1, 2, 3), (1, 1), (4,), (1, 4)),
+        ((1, 2, 3), (2, 2), (), (1, 2, 3)),
+        ((), (0, 0), (3, 4), (3, 4)),
+    ],
+)
+def test_conflicting_entries_are_replaced_and_agreeing_ones_stay(
+    own: tuple[int, ...], prev: tuple[int, int], new: tuple[int, ...], expected: tuple[int, ...]
+) -> None:
+    core = voter(*own)
+    sent = [Entry(prev[0] + 1 + at, term, prev[0] + at, [b"n"]) for at, term in enumerate(new)]
+    core.step(append(5, prev, sent), 1)
+    assert tuple(core.log.term_at(index) for index in range(1, core.log.last_index + 1)) == expected
+    (reply,) = of_kind(sync(core), AppendReply)
+    assert isinstance(reply, AppendReply)
+    assert reply.index == prev[0] + len(new)
+
+
+def test_an_acknowledgement_leaves_only_when_the_entries_are_durable_and_never_in_a_later_term() -> None:
+    core = voter()
+    core.step(append(1, (0, 0), entries(1)), 1)
+    assert core.take_write() is not None
+    core.step(append(1, (1, 1), entries(1, 1)[1:]), 2)
+    assert not core.take_messages()
+    core.persisted()
+    assert [reply.index for reply in core.take_messages() if isinstance(reply, AppendReply)] == [1]
+    core.step(Vote(2, 0, 7, 9, 9), 5_000)
+    said = sync(core)
+    assert not of_kind(said, AppendReply), "the second acknowledgement was still waiting when the term ended"
+    assert of_kind(said, VoteReply) == [VoteReply(0, 2, 7, granted=True)]
+
+
+def test_a_write_that_ends_after_a_truncation_vouches_only_for_what_is_left() -> None:
+    core = voter()
+    core.step(append(1, (0, 0), entries(1, 1, 1)), 1)
+    assert core.take_write() is not None
+    core.step(append(2, (1, 1), [Entry(2, 2, 1, [b"other"])]), 2)
+    core.step(append(3, (1, 1), entries(1, 1, 1)[1:]), 3)
+    core.persisted()
+    assert core.log.stable == 1
+    write = core.take_write()
+    assert write is not None
+    assert [entry.index for entry in write.entries] == [2, 3]
+
+
+def test_a_leader_finds_where_a_follower_agrees_in_one_round_per_term() -> None:
+    core = lead(voter(1, 1, 1, 4, 4))
+    core.step(AppendReply(2, 0, 5, 5, rejected=True, hint_index=3, hint_term=1), 2_001)
+    (sent,) = [message for message in sync(core) if isinstance(message, Append) and message.to == 2]
+    assert (sent.prev_index, sent.prev_term, len(sent.entries)) == (3, 1, 3)
+
+
+def test_appends_on_their_way_are_bounded() -> None:
+    core = lead(voter())
+    core.step(AppendReply(1, 0, 1, 1), 2_001)
+    sync(core)
+    for _ in range(100):
+        core.propose([b"x"])
+    assert len([message for message in core.take_messages() if isinstance(message, Append) and message.to == 1]) == 16
+    core.step(AppendReply(1, 0, 1, 17), 2_002)
+    (sent,) = [message for message in core.take_messages() if isinstance(message, Append) and message.to == 1 and message.entries]
+    assert len(sent.entries) == 84
+
+
+# --- 5.4 safety ----------------------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("own", "last", "granted"),
+    [((1,), (1, 1), True), ((1,), (2, 1), True), ((1, 1), (1, 1), False), ((1,), (1, 2), True), ((2,), (9, 1), False), ((), (0, 0), True)],
+)
+def test_a_vote_is_refused_to_a_log_that_is_less_up_to_date(own: tuple[int, ...], last: tuple[int, int], granted: bool) -> None:
+    core = voter(*own)
+    core.step(Vote(1, 0, 9, *last), 1)
+    assert [reply.granted for reply in sync(core) if isinstance(reply, VoteReply)] == [granted]
+
+
+def test_only_entries_of_the_leaders_own_term_are_committed_by_counting() -> None:
+    core = lead(voter(1, 2))
+    core.step(AppendReply(1, 0, core.term, 2), 2_001)
+    sync(core)
+    assert core.commit == 0
+    assert not core.is_ready_to_serve
+    core.step(AppendReply(1, 0, core.term, 3), 2_002)
+    assert core.commit == 3
+    assert core.is_ready_to_serve
+
+
+# --- 6 membership, thesis 4 -------------------------------------------------------------------------------------------------------------
+
+
+def test_the_quorum_changes_one_voter_at_a_time_and_from_the_moment_it_is_in_the_log() -> None:
+    core = lead(voter())
+    members = membership.added_learner(core.log.members, 3)
+    assert core.propose_members(members) == "the leader has not committed anything in its term yet"
+    core.step(AppendReply(1, 0, 1, 1), 2_001)
+    assert core.propose_members(members) is None
+    assert core.log.members == members
+    assert core.propose_members(membership.promoted(members, 3)) == "another change of the quorum is not committed yet"
+    sync(core)
+    core.step(AppendReply(1, 0, 1, 2), 2_002)
+    assert core.propose_members(Members((0, 1, 2, 3, 4))) is not None
+    assert core.propose_members(membership.promoted(members, 3)) is None
+    assert core.log.members == Members((0, 1, 2, 3))
+    sync(core)
+    core.step(AppendReply(1, 0, 1, 3), 2_003)
+    assert core.commit == 2, "three of four are needed from now on"
+    core.step(AppendReply(3, 0, 1, 3), 2_003)
+    assert core.commit == 3
+
+
+def test_a_learner_gets_the_log_counts_for_nothing_and_never_campaigns() -> None:
+    learner = voter(node_id=3)
+    learner.tick(1 << 40)
+    assert not sync(learner)
+    learner.campaign()
+    assert learner.role is Role.FOLLOWER
+    assert learner.deadline_ms is None
+
+
+def test_a_leader_that_is_removed_ends_when_that_is_committed() -> None:
+    core = lead(voter())
+    core.step(AppendReply(1, 0, 1, 1), 2_001)
+    assert core.propose_members(membership.removed(core.log.members, 0)) is None
+    sync(core)
+    core.step(AppendReply(1, 0, 1, 2), 2_002)
+    assert core.is_leader, "the new voters are 1 and 2, both are needed"
+    core.step(AppendReply(2, 0, 1, 2), 2_002)
+    assert not core.is_leader
+
+
+def test_members_that_are_truncated_away_never_were() -> None:
+    core = voter(1)
+    before = core.log.members
+    core.step(append(2, (1, 1), [Entry(2, 2, 1, [], Members((0, 1, 2, 3)))]), 1)
+    assert core.log.members.voters == (0, 1, 2, 3)
+    core.step(append(3, (1, 1), [Entry(2, 3, 1, [])]), 2)
+    assert core.log.members == before
+
+
+# --- 7 snapshots ---------------------------------------------------------------------------------------------------------------------
+
+
+def test_a_follower_that_the_log_has_left_behind_is_sent_to_the_snapshot() -> None:
+    core = lead(voter(1, 1, 1))
+    core.step(AppendReply(1, 0, 2, 4), 2_001)
+    sync(core)
+    core.log.compact(3)
+    core.step(AppendReply(2, 0, 2, 3, rejected=True, hint_index=1, hint_term=1), 2_002)
+    assert of_kind(sync(core), Install) == [Install(0, 2, 2, 3, 1 if core.confirmed_round else 0, 2_002)]
+    core.step(AppendReply(2, 0, 2, 3), 2_003)
+    (sent,) = [message for message in sync(core) if isinstance(message, Append) and message.to == 2]
+    assert (sent.prev_index, [entry.index for entry in sent.entries]) == (3, [4])
+
+
+def test_a_snapshot_replaces_a_log_that_conflicts_and_keeps_what_follows_it() -> None:
+    members = Members((0, 1, 2))
+    log = RaftLog(Base(0, 0, 0, members), entries(1, 1, 1))
+    log.reset(Base(2, 1, 2, members))
+    assert (log.base.index, log.last_index, log.stable) == (2, 3, 3)
+    log.reset(Base(3, 2, 7, members))
+    assert (log.base.index, log.last_index, log.end_offset, log.stable) == (3, 3, 7, 3)
+
+
+# --- thesis 3.10, 6.4: hand-over, reads, check-quorum -------------------------------------------------------------------------------------
+
+
+def test_a_target_of_a_hand_over_is_elected_when_it_has_everything() -> None:
+    core = lead(voter())
+    assert core.transfer(1)
+    assert core.propose([b"late"]) is None
+    assert not of_kind(core.take_messages(), TimeoutNow)
+    core.step(AppendReply(1, 0, 1, 1), 2_001)
+    assert of_kind(core.take_messages(), TimeoutNow) == [TimeoutNow(0, 1, 1)]
+    core.tick(2_000 + ELECTION_MS)
+    assert core.transferring_to is None
+
+
+def test_a_read_waits_for_a_round_that_began_after_it() -> None:
+    core = lead(voter())
+    assert core.read_round() is None, "nothing of its term is committed yet: it does not know what is"
+    core.step(AppendReply(1, 0, 1, 1, round=0, sent_ms=2_000), 2_001)
+    number = core.read_round()
+    assert number is not None
+    core.step(AppendReply(1, 0, 1, 1, round=number - 1, sent_ms=2_000), 2_002)
+    assert core.confirmed_round < number
+    core.step(AppendReply(2, 0, 1, 0, round=number, sent_ms=2_000), 2_003)
+    assert core.confirmed_round >= number
+
+
+def test_a_leader_that_no_majority_answers_ends_within_an_election_timeout() -> None:
+    core = lead(voter())
+    core.step(AppendReply(1, 0, 1, 1, sent_ms=2_500), 2_600)
+    core.tick(2_500 + ELECTION_MS - 1)
+    assert core.is_leader
+    core.tick(2_500 + ELECTION_MS)
+    assert not core.is_leader
+
+
+# --- majorities ------------------------------------------------------------------------------------------------------------------------
+
+
+@given(st.lists(st.integers(0, 20), min_size=1, max_size=7))
+def test_reached_is_what_a_majority_has_and_no_more(values: list[int]) -> None:
+    voters = range(len(values))
+    found = quorum.reached(voters, dict(enumerate(values)))
+    assert sum(value >= found for value in values) >= quorum.majority(len(values))
+    assert sum(value > found for value in values) < quorum.majority(len(values))
+
+
+@given(st.lists(st.sampled_from([True, False, None]), min_size=1, max_size=7))
+def test_an_election_is_decided_as_soon_as_it_can_be(votes: list[bool | None]) -> None:
+    given_votes = {voter: vote for voter, vote in enumerate(votes) if vote is not None}
+    result = quorum.tally(range(len(votes)), given_votes)
+    granted, refused, needed = votes.count(True), votes.count(False), quorum.majority(len(votes))
+    assert (result is quorum.Tally.WON) == (granted >= needed)
+    assert (result is quorum.Tally.LOST) == (len(votes) - refused < needed)
