@@ -13,6 +13,7 @@ Source: AutoMQ `ElasticReplicaManager`, `PartitionSnapshotsManager`; KRaft `Brok
 
 import asyncio
 from collections.abc import Callable, Coroutine, Iterable, Iterator
+from functools import partial
 from typing import Final, TypeAlias
 from uuid import UUID
 
@@ -39,6 +40,9 @@ from stream.storage import Storage
 _log = structlog.get_logger()
 
 Opened: TypeAlias = Callable[[Partition | ErrorCode], None]
+Operation: TypeAlias = Callable[[], Coroutine[None, None, None]]
+"""Called when its task begins: one that is cancelled before leaves no coroutine that nobody awaited."""
+
 Subscribe: TypeAlias = Callable[[Callable[[MetadataDelta, MetadataImage], None]], None]
 
 BATCH_COUNT_MAX: Final = 500
@@ -252,10 +256,10 @@ class PartitionManager:
                 to_open.append((place, record))
         for at in range(0, len(to_close), BATCH_COUNT_MAX):
             closing = to_close[at : at + BATCH_COUNT_MAX]
-            self._start(self._close(closing), closing)
+            self._start(partial(self._close, closing), closing)
         for at in range(0, len(to_open), BATCH_COUNT_MAX):
             opening = to_open[at : at + BATCH_COUNT_MAX]
-            self._start(self._open(opening), [place for place, _ in opening])
+            self._start(partial(self._open, opening), [place for place, _ in opening])
 
     def _place_of(self, key: PartitionKey, record: PartitionRecord | None) -> _Place | None:
         """Where the partition is held or awaited; None: it has nothing to do with us (any more)."""
@@ -385,15 +389,15 @@ class PartitionManager:
 
     # --- tasks ----------------------------------------------------------------------------------------------------------------------------
 
-    def _start(self, operation: Coroutine[None, None, None], places: list[_Place]) -> None:
+    def _start(self, operation: Operation, places: list[_Place]) -> None:
         for place in places:
             place.busy = True
         self._spawn(self._guard(operation, places))
 
-    async def _guard(self, operation: Coroutine[None, None, None], places: list[_Place]) -> None:
+    async def _guard(self, operation: Operation, places: list[_Place]) -> None:
         """An operation that breaks must not leave its partitions busy for good."""
         try:
-            await operation
+            await operation()
         except Exception as error:  # noqa: BLE001 - logged and retried by `_retry`; a defect in one batch must not stop the others
             for place in places:
                 if place.busy:
