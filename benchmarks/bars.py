@@ -1,16 +1,18 @@
 """The measurements, each with its bar. A function is one run; it starts what it needs and stops it again."""
 
 import asyncio
+import json
 import os
 import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Final
 
-from benchmarks import clients, harness
+from benchmarks import clients, harness, moves
 from benchmarks.harness import Measure
 from objectstore.url import open_store
 
@@ -185,8 +187,6 @@ def memory() -> list[Measure]:
     state = Path(f"/tmp/penstock-bench-{os.getpid()}.json")
     process, _ = _dev("--brokers", "1", "--state-file", str(state))
     try:
-        import json
-
         nodes = json.loads(state.read_text())["processes"]
         broker = next(node for node in nodes if node["role"] == "broker")
         bootstrap = f"127.0.0.1:{broker['port']}"
@@ -214,6 +214,50 @@ def _resident_mb(pid: int) -> float:
     raise RuntimeError(f"process {pid} is gone")
 
 
+@contextmanager
+def _cluster(brokers: int) -> Iterator[tuple[str, Path]]:
+    """Processes of their own over moto: (bootstrap servers, state file)."""
+    state = Path(f"/tmp/penstock-bench-{os.getpid()}.json")
+    process, _ = _dev("--brokers", str(brokers), "--state-file", str(state))
+    try:
+        nodes = json.loads(state.read_text())["processes"]
+        yield ",".join(f"127.0.0.1:{node['port']}" for node in nodes if node["role"] == "broker"), state
+    finally:
+        process.send_signal(signal.SIGINT)
+        process.wait(30)
+        state.unlink(missing_ok=True)
+
+
+def planned_moves() -> list[Measure]:
+    """A partition that moves, under 2 MB/s over 50 partitions: plain on moto, and with PUTs that take as long as S3's."""
+    with _cluster(3) as (bootstrap, _):
+        plain = moves.planned_gaps_ms(bootstrap, [0, 1, 2], 10 * REPEATS + 6, 0.8)
+    with harness.server(store="memory:", linger_ms=250, put_p50_ms=100, put_p99_ms=400, brokers=3) as system:
+        slow = moves.planned_gaps_ms(system.bootstrap, [0, 1, 2], 10 * REPEATS + 6, 2.0)
+    return [
+        Measure("gap of a partition that moves, moto, p50", harness.quantile(plain, 0.5), "ms", 150, "lower", note=f"{len(plain)} moves"),
+        Measure("the same, p99", harness.quantile(plain, 0.99), "ms", 500, "lower"),
+        Measure("the same, PUTs lognormal p50 100 p99 400 ms, p50", harness.quantile(slow, 0.5), "ms", 400, "lower"),
+        Measure("the same, PUTs lognormal, p99", harness.quantile(slow, 0.99), "ms", 1_000, "lower"),
+    ]
+
+
+def kills() -> list[Measure]:
+    """kill -9 of a broker, for each partition that it led."""
+    with _cluster(3) as (bootstrap, state):
+        times = moves.kill_to_produce_ms(bootstrap, [0, 1, 2], max(2, REPEATS), moves.Kill(state, signal.SIGKILL))
+    return [
+        Measure("kill -9 to the next produce, p50", harness.quantile(times, 0.5), "ms", 1_500, "lower", note=f"{len(times)} partitions"),
+        Measure("the same, p99", harness.quantile(times, 0.99), "ms", 3_000, "lower"),
+    ]
+
+
+def drain() -> list[Measure]:
+    with _cluster(3) as (bootstrap, state):
+        seconds = moves.drain_s(bootstrap, [0, 1, 2], 1_000, moves.Kill(state, signal.SIGTERM))
+    return [Measure("SIGTERM to exit of a broker that leads 1,000 partitions", seconds, "s", 10, "lower")]
+
+
 BARS: Final[dict[str, Callable[[], Sequence[Measure]]]] = {
     "throughput": throughput,
     "store-writes": store_writes,
@@ -224,4 +268,7 @@ BARS: Final[dict[str, Callable[[], Sequence[Measure]]]] = {
     "small-requests": small_requests,
     "start-up": start_up,
     "memory": memory,
+    "moves": planned_moves,
+    "kills": kills,
+    "drain": drain,
 }

@@ -41,6 +41,8 @@ class ServerOptions:
     put_p99_ms: float = 0.0
     log_cache_bytes_max: int = 256 << 20
     block_bytes_max: int = 64 << 20
+    brokers: int = 1
+    """With ids from 0; `restart-broker` is for the first. All in this one process."""
 
 
 def open_metered(options: ServerOptions) -> MeteredStore:
@@ -77,11 +79,12 @@ async def serve(options: ServerOptions) -> None:
             block_bytes_max=options.block_bytes_max,
         )
 
-        async def start_broker(port: int) -> Broker:
-            config = BrokerConfig(node_id=0, listen_port=port, controllers=(controller.address,), group_initial_rebalance_delay_ms=0)
+        async def start_broker(port: int, node_id: int = 0) -> Broker:
+            config = BrokerConfig(node_id=node_id, listen_port=port, controllers=(controller.address,), group_initial_rebalance_delay_ms=0)
             return await Broker.start(config, store, stream_config)
 
         broker = await start_broker(0)
+        others = [await start_broker(0, node_id) for node_id in range(1, options.brokers)]
         tune_collector()
         say(f"ready {broker.port}")
         async for command in commands():
@@ -89,7 +92,8 @@ async def serve(options: ServerOptions) -> None:
                 await broker.stop()
                 broker = await start_broker(broker.port)
             say(json.dumps(stats(store)))
-        await broker.abandon()
+        for one in (broker, *others):
+            await one.abandon()
         await controller.stop()
         await store.close()
 

@@ -22,8 +22,10 @@ from broker.wire import apis, framing
 from broker.wire.codecs import CODECS
 from broker.wire.errors import WireError
 from broker.wire.gen import (
+    alter_partition_reassignments,
     api_versions,
     describe_cluster,
+    elect_leaders,
     fetch,
     find_coordinator,
     heartbeat,
@@ -31,6 +33,7 @@ from broker.wire.gen import (
     join_group,
     leave_group,
     list_groups,
+    list_partition_reassignments,
     offset_fetch,
     sync_group,
 )
@@ -48,6 +51,9 @@ _TOP_LEVEL: Final[dict[int, Callable[[int], object]]] = {
     apis.HEARTBEAT.key: lambda code: heartbeat.HeartbeatResponse(error_code=code),
     apis.LEAVE_GROUP.key: lambda code: leave_group.LeaveGroupResponse(error_code=code),
     apis.LIST_GROUPS.key: lambda code: list_groups.ListGroupsResponse(error_code=code),
+    apis.ELECT_LEADERS.key: lambda code: elect_leaders.ElectLeadersResponse(error_code=code),
+    apis.ALTER_PARTITION_REASSIGNMENTS.key: lambda code: alter_partition_reassignments.AlterPartitionReassignmentsResponse(error_code=code),
+    apis.LIST_PARTITION_REASSIGNMENTS.key: lambda code: list_partition_reassignments.ListPartitionReassignmentsResponse(error_code=code),
     apis.OFFSET_FETCH.key: lambda code: offset_fetch.OffsetFetchResponse(error_code=code),
     apis.INIT_PRODUCER_ID.key: lambda code: init_producer_id.InitProducerIdResponse(error_code=code),
     apis.DESCRIBE_CLUSTER.key: lambda code: describe_cluster.DescribeClusterResponse(error_code=code),

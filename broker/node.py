@@ -35,7 +35,7 @@ from controller.metadata.image import MetadataImage
 from controller.metadata.nodes import NodeState
 from controller.rpc.client import ControllerClient
 from controller.rpc.follower import MetadataFollower
-from controller.rpc.messages import BrokerRegistered, RegisterBroker, UnregisterBroker
+from controller.rpc.messages import BrokerRegistered, DrainBroker, MoveTiming, RegisterBroker, ReportMoves, UnregisterBroker
 from controller.rpc.stream_metadata import ControllerStreamMetadata
 from objectstore.ports import ObjectStore
 from objectstore.probe import probe_conditional_writes
@@ -54,7 +54,10 @@ log = structlog.get_logger()
 PROBE_PREFIX: Final = "probe/"
 MERGER_CACHE_BYTES: Final = 1 << 20
 _DRAIN_SHARE: Final = 0.6
-"""Part of the time for a graceful stop that closing the partitions may take; the rest is for uploading and saying goodbye."""
+"""Part of the time for a graceful stop that giving up the partitions may take; the rest is for uploading and saying goodbye."""
+_DRAIN_COUNT: Final = 100
+"""Partitions that move away at the same time when this broker leaves."""
+_REPORT_TIMEOUT_S: Final = 5.0
 
 
 class Broker:
@@ -83,6 +86,7 @@ class Broker:
         self._parts = AsyncExitStack()
         """What has to be ended, last started first; the listener ends before all of them."""
         self._is_stopping = False
+        self._reports: set[asyncio.Task[None]] = set()
 
     # --- what handlers see ---------------------------------------------------------------------------------------------------------------
 
@@ -118,6 +122,7 @@ class Broker:
 
     async def _start(self) -> None:
         self._parts.push_async_callback(self.client.close)
+        self._parts.push_async_callback(self._stop_reports)
         await probe_conditional_writes(self.store, PROBE_PREFIX, uuid4().hex)
         await self.server.bind()
         me = await self._register()
@@ -132,7 +137,12 @@ class Broker:
         self._parts.push_async_callback(self.storage.abandon)
         await self.storage.start()
         self.partitions = PartitionManager(
-            me, self.storage, image=lambda: self.follower.image, subscribe=self.follower.subscribe, now_ms=self.now_ms
+            me,
+            self.storage,
+            image=lambda: self.follower.image,
+            subscribe=self.follower.subscribe,
+            now_ms=self.now_ms,
+            report=self._report_moves,
         )
         self._parts.push_async_callback(self.partitions.abandon)
         self._start_groups()
@@ -218,8 +228,24 @@ class Broker:
 
     # --- stop -----------------------------------------------------------------------------------------------------------------------------
 
+    def _report_moves(self, timings: list[MoveTiming]) -> None:
+        """For `penstock reassign trace`; a report that does not arrive is missing there, no more."""
+        task = asyncio.get_running_loop().create_task(
+            self._send_report(ReportMoves(node_id=self.node_id, node_epoch=self.node_epoch, items=timings))
+        )
+        self._reports.add(task)
+        task.add_done_callback(self._reports.discard)
+
+    async def _send_report(self, report: ReportMoves) -> None:
+        try:
+            await self.client.report_moves(report, timeout_s=_REPORT_TIMEOUT_S)
+        except (TimeoutError, ControllerError) as error:
+            log.info("move_report_lost", partitions=len(report.items), error=str(error))
+
     async def stop(self) -> None:
-        """Leave in order: partitions closed and committed in place, then unregistered. Takes at most `shutdown_timeout_ms`.
+        """Leave in order: what is led here moves to others, the rest is closed, then unregistered. Takes at most `shutdown_timeout_ms`.
+
+        Clients are served until nothing is led here any more: they are told where to go.
 
         What is not done by then is left to recovery, as after a crash; nothing that was acknowledged is lost either way.
         """
@@ -235,20 +261,34 @@ class Broker:
         await self._abandon()
 
     async def _leave(self, timeout_s: float) -> None:
-        await self.server.stop_accepting()
         await self._stop_merging()
         if self.storage.fenced or self.follower.fenced:
             return
         async with asyncio.timeout(timeout_s * _DRAIN_SHARE):
+            await self._drain(timeout_s * _DRAIN_SHARE)
+            await self.server.stop_accepting()
             await self.partitions.close()
         await self.storage.close(timeout_s=timeout_s * (1 - _DRAIN_SHARE) / 2)
         wal_end: WalSequence = self.storage.wal_end
         await self.client.unregister_broker(UnregisterBroker(node_id=self.node_id, node_epoch=self.node_epoch, wal_end=wal_end))
 
+    async def _drain(self, timeout_s: float) -> None:
+        """Some partitions at a time, so that each is away for as short as possible. What finds no other broker stays for `close`."""
+        request = DrainBroker(node_id=self.node_id, node_epoch=self.node_epoch, partitions_max=_DRAIN_COUNT)
+        remaining = 1
+        while remaining:
+            remaining = (await self.client.drain_broker(request, timeout_s=timeout_s)).remaining
+            await self.partitions.settled()
+
     async def _stop_merging(self) -> None:
         """A round that is cut short leaves prepared objects only, which expire."""
         self._merging.cancel()
         await asyncio.wait([self._merging])
+
+    async def _stop_reports(self) -> None:
+        for task in self._reports:
+            task.cancel()
+        await asyncio.gather(*self._reports, return_exceptions=True)
 
     async def abandon(self) -> None:
         """Stop at once, as a crash would: nothing is flushed, closed or unregistered."""

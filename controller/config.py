@@ -60,6 +60,9 @@ class ControllerConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown
     tick_interval_ms: int = 100
     """How often sessions are looked at; adds to the time until a dead broker is fenced."""
 
+    move_timeout_ms: int = 10_000
+    """A broker that does not give up a partition within this is fenced, and its WAL recovered. Longer than its slowest upload."""
+
     lag_limit_ms: int = 1_000
     """A tick that comes this much late proves that we, not the brokers, were slow: every session starts afresh."""
 
@@ -141,7 +144,8 @@ class ControllerConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown
 
 _POSITIVE = (
     "default_partitions", "raft_heartbeat_ms", "election_timeout_ms",
-    "session_timeout_ms", "session_grace_ms", "heartbeat_interval_ms", "tick_interval_ms", "lag_limit_ms", "maintenance_interval_ms",
+    "session_timeout_ms", "session_grace_ms", "move_timeout_ms", "heartbeat_interval_ms", "tick_interval_ms", "lag_limit_ms",
+    "maintenance_interval_ms",
     "queue_count_max", "queue_bytes_max", "batch_count_max", "request_timeout_ms", "request_bytes_max", "reply_cache_count_max",
     "batch_bytes_max", "followers_count_max", "snapshot_records", "snapshot_bytes", "read_grace_ms", "janitor_interval_ms",
     "stop_timeout_ms",

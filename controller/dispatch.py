@@ -9,22 +9,24 @@ from typing import Any
 from uuid import UUID
 
 from controller.config import ControllerConfig
-from controller.managers import commits, configs, kv, nodes, objects, producer_ids, recovery, streams, topics
+from controller.managers import commits, configs, kv, nodes, objects, producer_ids, reassign, recovery, streams, topics
 from controller.managers.result import Result
 from controller.managers.topics import TopicDefaults
 from controller.metadata.image import MetadataImage
+from controller.move_traces import MoveTraceRing
 from controller.rpc import messages as m
 from controller.rpc.server import Handle
 from controller.runtime import Runtime
 from controller.sessions import Sessions
-from stream.clock import MonotonicClock
+from stream.clock import MonotonicClock, WallClock
 from stream.ids import Millis, NodeId
 
 REQUESTS: tuple[type[m.Message], ...] = (
     m.RegisterBroker, m.UnregisterBroker, m.OpenStreams, m.TrimStream, m.PrepareObjects, m.Commit, m.CommitRecovered, m.CreateTopics,
-    m.DeleteTopics, m.CreatePartitions, m.AlterConfigs, m.AllocateProducerIds, m.PutKeyValue, m.GetKeyValue, m.DeleteKeyValue,
+    m.DeleteTopics, m.CreatePartitions, m.AlterReassignments, m.ElectPreferred, m.DrainBroker, m.AlterConfigs, m.AllocateProducerIds,
+    m.PutKeyValue, m.GetKeyValue, m.DeleteKeyValue, m.ReportMoves, m.TraceMove,
 )  # fmt: skip
-"""What the leader answers through a manager."""
+"""What the leader answers: through a manager, but for the last two, which are no metadata."""
 
 Manager = Callable[[MetadataImage, Any, Millis], Result[Any]]
 
@@ -36,15 +38,24 @@ def managers(
     defaults = TopicDefaults(partitions=config.default_partitions, replication_factor=config.default_replication_factor)
     return {
         m.RegisterBroker: lambda image, request, _: nodes.register_broker(image, request),
-        m.UnregisterBroker: lambda image, request, _: nodes.unregister_broker(image, request, live=live()),
+        m.UnregisterBroker: lambda image, request, now_ms: nodes.unregister_broker(image, request, now_ms, live=live()),
         m.OpenStreams: lambda image, request, _: streams.open_streams(image, request),
         m.TrimStream: lambda image, request, _: streams.trim_stream(image, request),
         m.PrepareObjects: objects.prepare_objects,
-        m.Commit: commits.commit,
+        m.Commit: lambda image, request, now_ms: commits.commit(image, request, now_ms, live=live()),
         m.CommitRecovered: lambda image, request, now_ms: recovery.commit_recovered(image, request, now_ms, live=live()),
         m.CreateTopics: lambda image, request, _: topics.create_topics(image, request, new_uuid=new_uuid, live=live(), defaults=defaults),
         m.DeleteTopics: lambda image, request, _: topics.delete_topics(image, request),
         m.CreatePartitions: lambda image, request, _: topics.create_partitions(image, request, live=live()),
+        m.AlterReassignments: lambda image, request, now_ms: reassign.alter_reassignments(
+            image, request, now_ms, live=live(), timeout_ms=config.move_timeout_ms
+        ),
+        m.ElectPreferred: lambda image, request, now_ms: reassign.elect_preferred(
+            image, request, now_ms, live=live(), timeout_ms=config.move_timeout_ms
+        ),
+        m.DrainBroker: lambda image, request, now_ms: reassign.drain_broker(
+            image, request, now_ms, live=live(), timeout_ms=config.move_timeout_ms
+        ),
         m.AlterConfigs: lambda image, request, _: configs.alter_configs(image, request),
         m.AllocateProducerIds: lambda image, request, _: producer_ids.allocate_producer_ids(image, request),
         m.PutKeyValue: lambda image, request, _: kv.put_key_value(image, request),
@@ -64,18 +75,22 @@ class Dispatch:
         *,
         wake: Callable[[], None],
         now: MonotonicClock,
+        now_ms: WallClock,
         new_uuid: Callable[[], UUID],
     ) -> None:
         self._runtime = runtime
         self._sessions = sessions
         self._wake = wake
         self._now = now
+        self._now_ms = now_ms
+        self._traces = MoveTraceRing()
         self._managers = managers(config, sessions.alive, new_uuid)
-        assert tuple(self._managers) == REQUESTS, "a manager for each request"
+        assert (*self._managers, m.ReportMoves, m.TraceMove) == REQUESTS, "a manager for each request"
 
     def methods(self) -> dict[str, Handle]:
         """Method name -> handler."""
-        return {kind.__name__: self._written(kind, manager) for kind, manager in self._managers.items()}
+        written = {kind.__name__: self._written(kind, manager) for kind, manager in self._managers.items()}
+        return written | {m.ReportMoves.__name__: self._report, m.TraceMove.__name__: self._trace}
 
     def _written(self, kind: type[m.Message], manager: Manager) -> Handle:
         after: dict[type[m.Message], Callable[[Any, m.Reply[Any]], None]] = {
@@ -107,3 +122,13 @@ class Dispatch:
     def _unregistered(self, request: m.UnregisterBroker, reply: m.Reply[m.Progress]) -> None:
         if reply.value is not None and not reply.value.remaining:
             self._sessions.removed(request.node_id, request.node_epoch)
+
+    async def _report(self, request: m.ReportMoves, timeout_s: float | None, size_bytes: int, request_id: str) -> m.Reply[Any]:
+        """No metadata: beside the writer. Too many at once: the first ones are kept."""
+        del timeout_s, size_bytes, request_id
+        self._traces.add(request.node_id, request.items[: reassign.MOVES_MAX], self._now_ms())
+        return m.Reply(controller_epoch=self._runtime.epoch)
+
+    async def _trace(self, request: m.TraceMove, timeout_s: float | None, size_bytes: int, request_id: str) -> m.Reply[Any]:
+        del timeout_s, size_bytes, request_id
+        return m.Reply(controller_epoch=self._runtime.epoch, value=m.MoveTraces(items=self._traces.of(request)))

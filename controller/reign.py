@@ -64,7 +64,7 @@ class Reign:
         self.runtime = runtime = Runtime(quorum, image, config, now_ms)
         runtime.failed.add_done_callback(self._runtime_over)
         self._wake = asyncio.Event()
-        self._dispatch = Dispatch(config, runtime, sessions, wake=self._wake.set, now=now, new_uuid=uuid4)
+        self._dispatch = Dispatch(config, runtime, sessions, wake=self._wake.set, now=now, now_ms=now_ms, new_uuid=uuid4)
         self.snapshotter = Snapshotter(config, quorum, runtime, snapshots, since=since)
         self._janitor = Janitor(config, runtime, store, now_ms)
 
@@ -79,7 +79,7 @@ class Reign:
             raise InvalidConfig("cluster_id", config.cluster_id, f"the journal belongs to cluster {self._known_id!r}")
         service.lead(Lead(runtime, self._sessions, self._dispatch.methods()))
         ticks = Ticks(config, runtime, self._sessions, disconnect=service.disconnect, due=self._wake, now=self._now)
-        for run in (ticks.watch_sessions, ticks.maintain, self.snapshotter.run, self._janitor.run):
+        for run in (ticks.watch_sessions, ticks.watch_moves, ticks.maintain, self.snapshotter.run, self._janitor.run):
             task = asyncio.get_running_loop().create_task(run(), name=run.__qualname__)
             task.add_done_callback(self._task_over)
             self._tasks.append(task)

@@ -21,7 +21,7 @@ from controller.errors import NotLeader, QuorumClosed
 from controller.managers.result import Result
 from controller.metadata.codec import encode_record
 from controller.metadata.image import MetadataImage
-from controller.metadata.records import MetadataOffset
+from controller.metadata.records import ControllerEpoch, MetadataOffset
 from controller.quorum import Quorum
 from controller.rpc.messages import Reply, Status
 from stream.clock import WallClock
@@ -82,6 +82,11 @@ class Runtime:
         self.counters = RuntimeCounters()
         self.failed: asyncio.Future[None] = loop.create_future()
         """Done when the writer is over: with a result after `stop`, with the exception that ended it otherwise."""
+
+    @property
+    def epoch(self) -> ControllerEpoch:
+        """The reign that this writer belongs to."""
+        return self._epoch
 
     def start(self) -> None:
         self._task = asyncio.get_running_loop().create_task(self._run(), name="controller-writer")

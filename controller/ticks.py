@@ -1,4 +1,5 @@
-"""What the active controller does by itself: fence the dead, have their WALs recovered, hold due elections, expire and destroy objects.
+"""What the active controller does by itself: fence the dead and those who do not give up what moves, have WALs recovered, hold due
+elections, expire and destroy objects.
 
 Invariants: every decision is a manager's, made in the writer's turn and committed like a request; each transaction is bounded and repeated
 while it finds work. Level, not edge: a lost wake-up costs one maintenance interval, nothing more. Fencing has a task of its own, so that
@@ -15,6 +16,7 @@ from controller.errors import NotLeader, QuorumClosed
 from controller.managers.elections import elect_leaderless
 from controller.managers.nodes import fence_brokers
 from controller.managers.objects import destroy_unreferenced, expire_prepared
+from controller.managers.reassign import overdue_sources
 from controller.managers.recovery import assign_recoveries
 from controller.managers.result import Result
 from controller.metadata.image import MetadataImage
@@ -56,7 +58,7 @@ class Ticks:
         self._due = due
         self._chores: tuple[tuple[str, Chore], ...] = (
             ("AssignRecoveries", lambda image, _: assign_recoveries(image, sessions.alive())),
-            ("ElectLeaderless", lambda image, _: elect_leaderless(image, sessions.alive())),
+            ("ElectLeaderless", lambda image, now_ms: elect_leaderless(image, sessions.alive(), now_ms)),
             ("ExpirePrepared", lambda image, now_ms: expire_prepared(image, now_ms, OBJECTS_PER_TRANSACTION_MAX)),
             ("DestroyUnreferenced", lambda image, now_ms: destroy_unreferenced(image, now_ms, OBJECTS_PER_TRANSACTION_MAX)),
         )
@@ -69,6 +71,31 @@ class Ticks:
             if ended:
                 await self._fence(ended)
             await asyncio.sleep(interval_ms / 1_000)
+
+    async def watch_moves(self) -> None:
+        """Runs until it is cancelled or the runtime is over. Begins one timeout late: sources could not close while nobody was active."""
+        await asyncio.sleep(self._config.move_timeout_ms / 1_000)
+        while True:
+            await self._fence_overdue()
+            await asyncio.sleep(self._config.maintenance_interval_ms / 1_000)
+
+    async def _fence_overdue(self) -> None:
+        ended: list[SessionEnded] = []
+
+        def look(image: MetadataImage, now_ms: Millis) -> Result[None]:
+            overdue = overdue_sources(image, now_ms)
+            ended.extend(
+                SessionEnded(node.node_id, node.node_epoch, f"it did not give up partition {key.partition} of topic {key.topic_id} in time")
+                for node, key in overdue.items()
+            )
+            return Result(fence_brokers(image, overdue))
+
+        try:
+            reply = await self._runtime.submit("FenceOverdue", look)
+        except TimeoutError:
+            return
+        if reply.status is Status.OK:
+            self._fenced(ended)
 
     async def maintain(self) -> None:
         """Runs until it is cancelled or the runtime is over."""
@@ -91,11 +118,15 @@ class Ticks:
             return
         if reply.status is not Status.OK:
             return
+        self._fenced(ended)
+
+    def _fenced(self, ended: list[SessionEnded]) -> None:
         for end in ended:
             _log.warning("broker_fenced", node_id=end.node_id, node_epoch=end.node_epoch, reason=end.reason)
             self._sessions.removed(end.node_id, end.node_epoch)
             self._disconnect(end.node_id, end.node_epoch)
-        self._due.set()
+        if ended:
+            self._due.set()
 
     async def _do(self, name: str, chore: Chore) -> None:
         for _ in range(ROUNDS_MAX):

@@ -7,6 +7,7 @@ Source: DESIGN.md 4.7, big decision 7; traps 29, 34, 38 and 47 of the AutoMQ not
 
 import asyncio
 from collections.abc import Callable, Iterable, Sequence
+from typing import NamedTuple
 
 from stream.commits import CommitLane
 from stream.config import StreamConfig
@@ -15,6 +16,13 @@ from stream.ports import CloseStream, CommitObjects, NewObject
 from stream.stream import StreamHandle
 from stream.upload import Uploader
 from stream.wal.slots import SlotTable
+
+
+class ClosingTimes(NamedTuple):
+    """Where the time of one closing went, in seconds."""
+
+    flush_s: float
+    commit_s: float
 
 
 class Closer:

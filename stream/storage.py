@@ -18,7 +18,7 @@ from objectstore.ports import ObjectStore
 from stream.batch.header import Buffer
 from stream.block_cache import BlockCache
 from stream.clock import WallClock
-from stream.closing import Closer
+from stream.closing import Closer, ClosingTimes
 from stream.commits import CommitLane
 from stream.config import StreamConfig
 from stream.errors import NotContiguous, StreamError, StreamFenced, StreamNotClosed, StreamNotOpened, WalClosed, WalFenced, WalFull
@@ -86,7 +86,7 @@ class Storage:
             cut=self._cut,
             forget=self._forget,
         )
-        self._closings: set[asyncio.Task[None]] = set()
+        self._closings: set[asyncio.Task[ClosingTimes]] = set()
         self._held: deque[DurableBulk] = deque()
         self._held_bytes = 0
         self._acknowledging = asyncio.Event()
@@ -202,7 +202,7 @@ class Storage:
                 results[at] = handle
         return results
 
-    async def close_streams(self, handles: Sequence[StreamHandle]) -> None:
+    async def close_streams(self, handles: Sequence[StreamHandle]) -> ClosingTimes:
         """Refuse appends, make everything durable, commit it in place, close: one flush and one RPC. Raises the WAL's failure.
 
         Goes on when the caller is cancelled: half a close would leave the stream with an end that nobody knows.
@@ -213,24 +213,27 @@ class Storage:
         self._closings.add(task)
         task.add_done_callback(self._on_closing_ended)
         try:
-            await asyncio.shield(task)
+            return await asyncio.shield(task)
         except asyncio.CancelledError:
             if task.cancelled() and self._failure is not None:
                 raise self._failure from None
             raise
 
-    def _on_closing_ended(self, task: asyncio.Task[None]) -> None:
+    def _on_closing_ended(self, task: asyncio.Task[ClosingTimes]) -> None:
         self._closings.discard(task)
         if not task.cancelled() and (error := task.exception()) is not None:
             _log.warning("closing_streams_failed", error=repr(error))
 
-    async def _close_streams(self, handles: Sequence[StreamHandle]) -> None:
+    async def _close_streams(self, handles: Sequence[StreamHandle]) -> ClosingTimes:
+        began = self._loop.time()
         await self.flush()
+        flushed = self._loop.time()
         try:
             await self._closer.close(handles)
         except WalFenced as error:
             self._fail(error)
             raise
+        return ClosingTimes(flushed - began, self._loop.time() - flushed)
 
     async def trim(self, handle: StreamHandle, start_offset: Offset) -> None:
         """Everything below is gone for readers; bytes follow when whole objects are behind it."""

@@ -1,13 +1,13 @@
 """Tells a client that asked the wrong broker which one is right, inside the same answer: saves it a round of metadata.
 
-Invariant: only a live leader is named, under the address at which this client can reach it; nobody, when a partition is just moving.
+Invariant: only a live leader is named, under the address at which this client can reach it; of a partition that moves, the next one.
 Source: KIP-951.
 """
 
 from broker import advertised
+from broker.leaders import announced_leader
 from broker.ports import Node, RequestContext
 from broker.wire.leader_hint import CurrentLeader, NodeEndpoint
-from controller.metadata.topics import leader_of
 from stream.ids import NodeId
 
 
@@ -27,11 +27,11 @@ class LeaderHints:
         topic = image.topics.by_name(topic_name)
         if topic is None or not 0 <= index < len(topic.partitions):
             return None
-        record = topic.partitions[index]
-        if record.leader == self._node.node_id or not image.nodes.is_alive(leader_of(record)):
+        leader = announced_leader(image, topic.partitions[index])
+        if leader is None or leader.node_id == self._node.node_id:
             return None
-        self._node_ids.add(record.leader)
-        return CurrentLeader(record.leader, record.leader_epoch)
+        self._node_ids.add(leader.node_id)
+        return CurrentLeader(leader.node_id, leader.leader_epoch)
 
     def endpoints(self) -> list[NodeEndpoint]:
         """The addresses of those that were named."""

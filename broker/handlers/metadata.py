@@ -1,6 +1,7 @@
 """Metadata: topics, partitions, leaders and addresses; creates topics on first use where that is allowed.
 
-Invariants: a topic without error has all its partitions; a partition whose leader is not alive says LEADER_NOT_AVAILABLE and names nobody;
+Invariants: a topic without error has all its partitions; a partition whose leader is not alive says LEADER_NOT_AVAILABLE and names nobody
+(one that moves names its next leader, `broker.leaders`);
 leaders, replicas and controller are ids that `brokers` lists (replicas that are away stand in `offline_replicas`).
 Must not: block answers about existing topics on the controller: only creating topics waits for it.
 
@@ -16,6 +17,7 @@ from broker import advertised
 from broker.config import BrokerConfig
 from broker.dispatch import encode_response
 from broker.errors import ErrorCode, code_of, code_of_status
+from broker.leaders import announced_leader
 from broker.ports import Node, RequestContext, Response
 from broker.wire import framing
 from broker.wire.gen.metadata import (
@@ -28,7 +30,7 @@ from broker.wire.gen.metadata import (
     decode_request,
 )
 from controller.errors import ControllerError
-from controller.metadata.topics import PartitionState, TopicState, leader_of
+from controller.metadata.topics import PartitionState, TopicState
 from controller.rpc import messages
 from stream.ids import NodeId
 
@@ -123,12 +125,12 @@ def _known(node: Node, topic: TopicState) -> MetadataResponseTopic:
 
 
 def _partition(node: Node, partition: PartitionState, live: set[NodeId]) -> MetadataResponsePartition:
-    has_leader = node.image.nodes.is_alive(leader_of(partition))
+    leader = announced_leader(node.image, partition)
     return MetadataResponsePartition(
-        error_code=ErrorCode.NONE if has_leader else ErrorCode.LEADER_NOT_AVAILABLE,
+        error_code=ErrorCode.NONE if leader is not None else ErrorCode.LEADER_NOT_AVAILABLE,
         partition_index=partition.partition,
-        leader_id=partition.leader if has_leader else -1,
-        leader_epoch=partition.leader_epoch,
+        leader_id=-1 if leader is None else leader.node_id,
+        leader_epoch=partition.leader_epoch if leader is None else leader.leader_epoch,
         replica_nodes=partition.replicas,
         isr_nodes=[replica for replica in partition.replicas if replica in live],
         offline_replicas=[replica for replica in partition.replicas if replica not in live],

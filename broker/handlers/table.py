@@ -4,6 +4,7 @@ from collections.abc import Mapping
 from typing import Final
 
 from broker.handlers import (
+    alter_configs,
     cluster,
     configs,
     fetch,
@@ -13,6 +14,7 @@ from broker.handlers import (
     metadata,
     offset_for_leader_epoch,
     produce,
+    reassignments,
     topics,
 )
 from broker.handlers.api_versions import make_handler
@@ -41,6 +43,10 @@ _STATELESS: Final[Mapping[int, Handler]] = {
     apis.DESCRIBE_CONFIGS.key: configs.handle_describe_configs,
     apis.CREATE_PARTITIONS.key: topics.handle_create_partitions,
     apis.DELETE_GROUPS.key: groups.handle_delete_groups,
+    apis.ELECT_LEADERS.key: reassignments.handle_elect_leaders,
+    apis.INCREMENTAL_ALTER_CONFIGS.key: alter_configs.handle_incremental_alter_configs,
+    apis.ALTER_PARTITION_REASSIGNMENTS.key: reassignments.handle_alter_partition_reassignments,
+    apis.LIST_PARTITION_REASSIGNMENTS.key: reassignments.handle_list_partition_reassignments,
     apis.DESCRIBE_CLUSTER.key: cluster.handle_describe_cluster,
 }
 

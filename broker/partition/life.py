@@ -8,8 +8,8 @@ Must not: decide what is to be open. Source: DESIGN.md section 7; AutoMQ `Elasti
 
 import asyncio
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
-from typing import Final
+from dataclasses import dataclass, field
+from typing import Final, TypeAlias
 
 import structlog
 
@@ -21,6 +21,9 @@ from stream.clock import WallClock
 from stream.errors import StreamError, StreamNotOpened
 from stream.ports import OpenStream
 from stream.storage import AppendEntry, Storage, StreamHandle
+
+Steps: TypeAlias = dict[str, float]
+"""Step -> milliseconds, for `penstock reassign trace`."""
 
 _log = structlog.get_logger()
 
@@ -39,6 +42,8 @@ class Held:
     data: StreamHandle
     partition: Partition | None = None
     error: Exception | None = None
+    steps: Steps = field(default_factory=dict[str, float])
+    """How the time until it could be served was spent."""
 
 
 class Lifecycle:
@@ -50,11 +55,13 @@ class Lifecycle:
 
     async def open(self, wishes: Sequence[tuple[PartitionRecord, Held | None]], done: Callable[[int, Held | Exception], None]) -> None:
         """Open streams and restore logs; `done(position, result)` is called for each wish as soon as it is decided."""
+        began = asyncio.get_running_loop().time()
         fresh = [at for at, (_, held) in enumerate(wishes) if held is None]
         helds = {at: held for at, (_, held) in enumerate(wishes) if held is not None}
         for at, result in zip(fresh, await self._open_streams([wishes[at][0] for at in fresh]), strict=True):
             if isinstance(result, Held):
                 helds[at] = result
+                result.steps["open"] = 1_000 * (asyncio.get_running_loop().time() - began)
             else:
                 done(at, result)
         async with asyncio.TaskGroup() as restores:
@@ -87,6 +94,7 @@ class Lifecycle:
         return results
 
     async def _restore(self, at: int, held: Held, done: Callable[[int, Held | Exception], None]) -> None:
+        began = asyncio.get_running_loop().time()
         async with self._restores:
             try:
                 log = await restore_log(self._storage, held.meta, held.data, self._config, self._now_ms())
@@ -94,21 +102,25 @@ class Lifecycle:
                 held.error = error
             else:
                 held.error = None
+                held.steps["restore"] = 1_000 * (asyncio.get_running_loop().time() - began)
                 held.partition = Partition(held.record, "", log, self._storage)
         done(at, held)
 
-    async def close(self, helds: Sequence[Held]) -> None:
+    async def close(self, helds: Sequence[Held]) -> Steps:
         """Give the streams back; afterwards nothing of the partitions is held any more. Cancelled or failed, it may be called again.
 
         Raises the WAL's failure, after which there is nothing to give back. Fenced and deleted streams are forgotten.
         """
+        began = asyncio.get_running_loop().time()
         await self._storage.wait_for_room()
         partitions = [held.partition for held in helds if held.partition is not None and held.data.accepting]
         self._append_checkpoints([partition for partition in partitions if partition.log.is_dirty])
-        await self._storage.close_streams([handle for held in helds for handle in (held.meta, held.data)])
+        persisted = asyncio.get_running_loop().time()
+        times = await self._storage.close_streams([handle for held in helds for handle in (held.meta, held.data)])
         for held in helds:
             if held.partition is not None:
                 held.partition.stop()
+        return {"persist": 1_000 * (persisted - began), "flush": 1_000 * times.flush_s, "commit": 1_000 * times.commit_s}
 
     async def checkpoint(self, partitions: Sequence[Partition]) -> None:
         """Write down where recovery of these would begin, in few groups, and trim meta streams that have become long."""

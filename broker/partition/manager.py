@@ -5,20 +5,22 @@ operation runs for a partition, and when it ends the partition is looked at agai
 reply or a failed open need no special case. Opens and closes are batched: a thousand partitions are a few RPCs.
 
 Invariants: a partition is found by `get` only while it may be served; parked requests run in the order in which they came, before any
-later one can find the partition; listeners hear "opened" and "not any more" strictly in turn.
+later one can find the partition; listeners hear "opened" and "not any more" strictly in turn. A partition that is moving here has a place
+already, so that what clients send ahead of the election waits here in order.
 Must not: append records, or block the image's thread (everything that waits is a task of its own).
 Source: AutoMQ `ElasticReplicaManager`, `PartitionSnapshotsManager`; KRaft `BrokerMetadataPublisher`; traps 34, 36, 37, 41.
 """
 
 import asyncio
 from collections.abc import Callable, Coroutine, Iterable, Iterator
+from functools import partial
 from typing import Final, TypeAlias
 from uuid import UUID
 
 import structlog
 
 from broker.fetch.byte_limiter import ByteLimiter
-from broker.partition.life import Held, Lifecycle
+from broker.partition.life import Held, Lifecycle, Steps
 from broker.partition.log import LogConfig
 from broker.partition.partition import Partition
 from broker.partition.validation import TopicRules
@@ -28,7 +30,8 @@ from controller.metadata.configs import TOPIC_RESOURCE
 from controller.metadata.delta import MetadataDelta
 from controller.metadata.image import MetadataImage
 from controller.metadata.records import PartitionRecord
-from controller.metadata.topics import PartitionKey
+from controller.metadata.topics import NO_LEADER, PartitionKey, is_moving, next_leader
+from controller.rpc.messages import MoveTiming
 from stream.clock import WallClock
 from stream.errors import StreamError
 from stream.ports import WalIdentity
@@ -37,6 +40,9 @@ from stream.storage import Storage
 _log = structlog.get_logger()
 
 Opened: TypeAlias = Callable[[Partition | ErrorCode], None]
+Operation: TypeAlias = Callable[[], Coroutine[None, None, None]]
+"""Called when its task begins: one that is cancelled before leaves no coroutine that nobody awaited."""
+
 Subscribe: TypeAlias = Callable[[Callable[[MetadataDelta, MetadataImage], None]], None]
 
 BATCH_COUNT_MAX: Final = 500
@@ -72,7 +78,9 @@ class PartitionManager:
         now_ms: WallClock,
         *,
         config: LogConfig | None = None,
+        report: Callable[[list[MoveTiming]], None] | None = None,
     ) -> None:
+        """report: told what the steps of moves took, at most `BATCH_COUNT_MAX` at a time; must not block or raise."""
         self._me = me
         self._storage = storage
         self._image = image
@@ -87,9 +95,10 @@ class PartitionManager:
         self._tasks: set[asyncio.Task[None]] = set()
         self._retries: dict[float, set[PartitionKey]] = {}
         self._timers: dict[float, asyncio.TimerHandle] = {}
+        self._report = report or _unreported
         self._is_closing = False
         self._is_over = False
-        self._emptied = asyncio.Event()
+        self._forgotten = asyncio.Event()
 
     # --- what handlers ask --------------------------------------------------------------------------------------------------------------
 
@@ -101,7 +110,8 @@ class PartitionManager:
         topic = self._image().topics.by_name(topic_name)
         if topic is None or not 0 <= index < len(topic.partitions):
             return ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
-        is_ours = self._desired(PartitionKey(topic.topic_id, index)) is not None
+        key = PartitionKey(topic.topic_id, index)
+        is_ours = self._desired(key) is not None or self._is_expected(key)
         return ErrorCode.LEADER_NOT_AVAILABLE if is_ours else ErrorCode.NOT_LEADER_OR_FOLLOWER
 
     def get_by_id(self, topic_id: UUID, index: int) -> Partition | ErrorCode:
@@ -145,6 +155,11 @@ class PartitionManager:
         finally:
             forget()
 
+    def is_moving_here(self, topic_name: str, index: int) -> bool:
+        """It is to be led here, but the source has not given it up yet."""
+        topic = self._image().topics.by_name(topic_name)
+        return topic is not None and self._is_expected(PartitionKey(topic.topic_id, index))
+
     def __iter__(self) -> Iterator[Partition]:
         return iter(list(self._served.values()))
 
@@ -169,10 +184,15 @@ class PartitionManager:
         self._is_closing = True
         self._reconcile(list(self._places))
         try:
-            if self._places:
-                await self._emptied.wait()
+            await self.settled()
         finally:
             await self.abandon()
+
+    async def settled(self) -> None:
+        """Return when nothing is held that the image does not want (any more). No time limit here: the caller cancels."""
+        while any((place.busy or place.held is not None) and self._desired(key) is None for key, place in self._places.items()):
+            self._forgotten.clear()
+            await self._forgotten.wait()
 
     async def abandon(self) -> None:
         """Stop at once, as a crash would: nothing is closed, the image is not looked at any more. Harmless after `close`."""
@@ -188,7 +208,7 @@ class PartitionManager:
         if self._is_over:
             return
         if delta.everything:
-            keys = set(self._places) | image.topics.led_by(self._me)
+            keys = set(self._places) | image.topics.led_by(self._me) | image.topics.led_by(NO_LEADER)
             names = {partition.topic_name for partition in self._served.values()}
         else:
             keys = set(delta.partitions)
@@ -213,32 +233,46 @@ class PartitionManager:
             return None
         return record if (record.leader, record.leader_node_epoch) == (self._me.node_id, self._me.node_epoch) else None
 
+    def _is_expected(self, key: PartitionKey) -> bool:
+        """It is moving, and we are to lead it."""
+        record = self._image().topics.partition(key)
+        return record is not None and is_moving(record) and next_leader(record) == self._me.node_id and not self._is_closing
+
     def _reconcile(self, keys: Iterable[PartitionKey]) -> None:
         """Compare what should be with what is, stop serving what is not ours at once, and start operations for the rest."""
         to_open: list[tuple[_Place, PartitionRecord]] = []
         to_close: list[_Place] = []
         for key in keys:
             record = self._desired(key)
-            place = self._places.get(key)
+            place = self._place_of(key, record)
             if place is None:
-                if record is None:
-                    continue
-                place = self._places[key] = _Place(key)
+                continue
             is_stale = self._stop_if_stale(place, record)
             if place.busy:
                 continue
             if is_stale:
                 to_close.append(place)
-            elif record is None:
-                self._forget(place)
-            elif place.held is None or place.held.partition is None:
+            elif record is not None and (place.held is None or place.held.partition is None):
                 to_open.append((place, record))
         for at in range(0, len(to_close), BATCH_COUNT_MAX):
             closing = to_close[at : at + BATCH_COUNT_MAX]
-            self._start(self._close(closing), closing)
+            self._start(partial(self._close, closing), closing)
         for at in range(0, len(to_open), BATCH_COUNT_MAX):
             opening = to_open[at : at + BATCH_COUNT_MAX]
-            self._start(self._open(opening), [place for place, _ in opening])
+            self._start(partial(self._open, opening), [place for place, _ in opening])
+
+    def _place_of(self, key: PartitionKey, record: PartitionRecord | None) -> _Place | None:
+        """Where the partition is held or awaited; None: it has nothing to do with us (any more)."""
+        place = self._places.get(key)
+        if record is not None or self._is_expected(key):
+            if place is None:
+                place = self._places[key] = _Place(key)
+        elif place is not None:
+            self._answer(place)
+            if not place.busy and place.held is None:
+                self._forget(place)
+                return None
+        return place
 
     def _stop_if_stale(self, place: _Place, record: PartitionRecord | None) -> bool:
         """Is held what the image does not want (any more)? Then nobody finds it from here on."""
@@ -246,14 +280,11 @@ class PartitionManager:
         is_stale = held is not None and (record is None or record.leader_epoch != held.record.leader_epoch)
         if held is not None and is_stale:
             self._stop_serving(held)
-        if record is None:
-            self._answer(place)
         return is_stale
 
     def _forget(self, place: _Place) -> None:
         del self._places[place.key]
-        if not self._places:
-            self._emptied.set()
+        self._forgotten.set()
 
     def _answer(self, place: _Place) -> None:
         """Tell those who wait for this partition how it ended."""
@@ -282,6 +313,9 @@ class PartitionManager:
                 self._reconcile([place.key])
 
         await self._life.open([(record, place.held) for place, record in batch], done)
+        self._report_moves(
+            (place.held.record, place.held.steps) for place, _ in batch if place.held is not None and place.held.partition is not None
+        )
 
     def _serve(self, place: _Place, partition: Partition) -> None:
         topic = self._image().topics.by_id(place.key.topic_id)
@@ -306,8 +340,10 @@ class PartitionManager:
             listener(partition.topic_name, partition.index, False)
 
     async def _close(self, places: list[_Place]) -> None:
+        closed = [place.held for place in places if place.held is not None]
         try:
-            await self._life.close([place.held for place in places if place.held is not None])
+            steps = await self._life.close(closed)
+            self._report_moves(((held.record, steps) for held in closed), gave_up=True)
         except StreamError:
             # Only a WAL that has failed for good refuses a close: the next owner gets what is durable by recovery.
             if not self._storage.fenced:
@@ -317,6 +353,20 @@ class PartitionManager:
             place.attempts_count = 0
             place.busy = False
         self._reconcile([place.key for place in places])
+        self._forgotten.set()
+
+    def _report_moves(self, steps_of: Iterable[tuple[PartitionRecord, Steps]], *, gave_up: bool = False) -> None:
+        """Only what moved by plan; `record` is what it was opened under."""
+        timings: list[MoveTiming] = []
+        for record, steps in steps_of:
+            now = self._image().topics.partition(PartitionKey(record.topic_id, record.partition))
+            if now is not None and now.move is not None:
+                timing = MoveTiming(
+                    topic_id=record.topic_id, partition=record.partition, leader_epoch=record.leader_epoch, gave_up=gave_up, steps=steps
+                )
+                timings.append(timing)
+        if timings:
+            self._report(timings)
 
     def _retry(self, place: _Place, error: Exception | None) -> None:
         """Look at the partition again after a pause, together with others that failed as often. Forever, while the image wants it."""
@@ -339,15 +389,15 @@ class PartitionManager:
 
     # --- tasks ----------------------------------------------------------------------------------------------------------------------------
 
-    def _start(self, operation: Coroutine[None, None, None], places: list[_Place]) -> None:
+    def _start(self, operation: Operation, places: list[_Place]) -> None:
         for place in places:
             place.busy = True
         self._spawn(self._guard(operation, places))
 
-    async def _guard(self, operation: Coroutine[None, None, None], places: list[_Place]) -> None:
+    async def _guard(self, operation: Operation, places: list[_Place]) -> None:
         """An operation that breaks must not leave its partitions busy for good."""
         try:
-            await operation
+            await operation()
         except Exception as error:  # noqa: BLE001 - logged and retried by `_retry`; a defect in one batch must not stop the others
             for place in places:
                 if place.busy:
@@ -367,6 +417,10 @@ class PartitionManager:
             is_turn_of_all = look % _CHECKPOINT_LOOKS_COUNT == 0
             chosen = [p for p in self._served.values() if p.log.needs_checkpoint or (is_turn_of_all and p.log.is_dirty)]
             await self._life.checkpoint(chosen)
+
+
+def _unreported(_: list[MoveTiming]) -> None:
+    """Nobody wants to know."""
 
 
 def _nothing() -> None:

@@ -57,6 +57,10 @@ OFFSET_FOR_LEADER_EPOCH: Final = _api(23, "OffsetForLeaderEpoch", "offset_for_le
 DESCRIBE_CONFIGS: Final = _api(32, "DescribeConfigs", "describe_configs", (1, 4), 4)
 CREATE_PARTITIONS: Final = _api(37, "CreatePartitions", "create_partitions", (0, 3), 2)
 DELETE_GROUPS: Final = _api(42, "DeleteGroups", "delete_groups", (0, 2), 2)
+ELECT_LEADERS: Final = _api(43, "ElectLeaders", "elect_leaders", (0, 2), 2)
+INCREMENTAL_ALTER_CONFIGS: Final = _api(44, "IncrementalAlterConfigs", "incremental_alter_configs", (0, 1), 1)
+ALTER_PARTITION_REASSIGNMENTS: Final = _api(45, "AlterPartitionReassignments", "alter_partition_reassignments", (0, 0), 0)
+LIST_PARTITION_REASSIGNMENTS: Final = _api(46, "ListPartitionReassignments", "list_partition_reassignments", (0, 0), 0)
 DESCRIBE_CLUSTER: Final = _api(60, "DescribeCluster", "describe_cluster", (0, 1), 0)
 
 APIS: Final[dict[int, ApiSpec]] = {
@@ -83,6 +87,10 @@ APIS: Final[dict[int, ApiSpec]] = {
         DESCRIBE_CONFIGS,
         CREATE_PARTITIONS,
         DELETE_GROUPS,
+        ELECT_LEADERS,
+        INCREMENTAL_ALTER_CONFIGS,
+        ALTER_PARTITION_REASSIGNMENTS,
+        LIST_PARTITION_REASSIGNMENTS,
         DESCRIBE_CLUSTER,
     )
 }

@@ -9,6 +9,7 @@ from types import ModuleType
 from typing import Any, Final, NamedTuple
 
 from broker.wire.gen import (
+    alter_partition_reassignments,
     api_versions,
     create_partitions,
     create_topics,
@@ -17,14 +18,17 @@ from broker.wire.gen import (
     describe_cluster,
     describe_configs,
     describe_groups,
+    elect_leaders,
     fetch,
     find_coordinator,
     heartbeat,
+    incremental_alter_configs,
     init_producer_id,
     join_group,
     leave_group,
     list_groups,
     list_offsets,
+    list_partition_reassignments,
     metadata,
     offset_commit,
     offset_fetch,
@@ -56,6 +60,10 @@ _MODULES: Final[tuple[ModuleType, ...]] = (
     describe_configs,
     create_partitions,
     delete_groups,
+    elect_leaders,
+    incremental_alter_configs,
+    alter_partition_reassignments,
+    list_partition_reassignments,
     describe_cluster,
 )
 

@@ -194,8 +194,8 @@ def _read_value(field: Field) -> str:
 
 
 def _read_array(field: Field, sizes: dict[str, int]) -> list[str]:
-    if field.kind is Kind.INT32 and field.null_from is None:
-        return [f"{field.name} = r.i32s(f)"]
+    if field.kind is Kind.INT32:
+        return [f"{field.name} = r.{'' if field.null_from is None else 'nullable_'}i32s(f)"]
     if field.kind not in {Kind.STRUCT, Kind.STRING}:
         raise UnsupportedSchema(f"{field.name}: no rule for arrays of {field.kind}")
     least = sizes[field.struct] if field.kind is Kind.STRUCT else 1
@@ -269,7 +269,7 @@ def _write_piece(piece: Sequence[Field], writer: str = "w") -> list[str]:
 def _write_array(field: Field, writer: str) -> list[str]:
     name = f"m.{field.name}"
     if field.kind is Kind.INT32:
-        return [f"{writer}.i32s({name}, f)"]
+        return [f"{writer}.{'' if field.null_from is None else 'nullable_'}i32s({name}, f)"]
     element = f"_write_{field.struct}({writer}, x, v, f)" if field.kind is Kind.STRUCT else f"{writer}.string(x, f)"
     if field.null_from is None:
         return [f"{writer}.length(len({name}), f)", f"for x in {name}:", f"    {element}"]

@@ -179,6 +179,10 @@ class Reader:
     def i32s(self, flexible: bool) -> list[int]:
         return list(self.unpack(struct.Struct(f">{self.count(flexible, 4)}i")))
 
+    def nullable_i32s(self, flexible: bool) -> list[int] | None:
+        count = self.nullable_count(flexible, 4)
+        return None if count < 0 else list(self.unpack(struct.Struct(f">{count}i")))
+
     def tag_count(self) -> int:
         count = self.uvarint()
         if count * 2 > self.end - self.pos or count > self._elements_left_count:
@@ -275,6 +279,12 @@ class Writer(bytearray):
     def i32s(self, values: Sequence[int], flexible: bool) -> None:
         self.length(len(values), flexible)
         self += struct.pack(f">{len(values)}i", *values)
+
+    def nullable_i32s(self, values: Sequence[int] | None, flexible: bool) -> None:
+        if values is None:
+            self.null(flexible)
+        else:
+            self.i32s(values, flexible)
 
     def tagged(self, tag: int, body: "Writer") -> None:
         """One tagged field; the caller writes their number before and keeps them in the order of their tags."""

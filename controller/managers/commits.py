@@ -1,27 +1,32 @@
 """Commits: objects into logs, compaction, closing of streams and progress of the WAL, all in one transaction.
 
 Invariant: of one request either everything holds afterwards or nothing does; repeating it after a lost reply succeeds without records.
-Data of deleted streams, and data that is committed already, are skipped and never fail the rest. Everything else that does not follow
-exactly is refused. Objects are not destroyed here, however useless they became: `objects.destroy_unreferenced` does that.
+The transaction that closes the last stream of a partition that moves elects its next leader. Data of deleted streams, and data that is
+committed already, are skipped and never fail the rest. Everything else that does not follow exactly is refused. Objects are not destroyed
+here, however useless they became: `objects.destroy_unreferenced` does that.
 Source: AutoMQ `StreamControlManager#commitStreamSetObject`, `reference/automq.md` 3.2, adapted to WAL objects committed in place.
 """
 
+from collections.abc import Collection
+
 from controller.managers.checks import check_count, check_epoch, check_node, check_owner
+from controller.managers.elections import Elector
 from controller.managers.log_changes import RANGES_MAX, LogChanges, check_objects
 from controller.managers.replacement import NewRange, replace_ranges
 from controller.managers.result import Refused, Result
 from controller.metadata.image import MetadataImage
 from controller.metadata.objects import ObjectPhase, ObjectState
 from controller.metadata.records import RangeEntry, Record, StreamClosed, WalRecord
+from controller.metadata.topics import PartitionKey, is_moving
 from controller.rpc.messages import CloseItem, Commit, CommitObject, ReplacedItem, Status
-from stream.ids import Millis, ObjectId, StreamId, WalSequence
+from stream.ids import Millis, NodeId, ObjectId, StreamId, WalSequence
 from stream.ports import ObjectRole, WalIdentity
 
 CLOSES_MAX = 2_000
 
 
-def commit(image: MetadataImage, request: Commit, now_ms: Millis) -> Result[None]:
-    """See `stream.ports.CommitObjects`.
+def commit(image: MetadataImage, request: Commit, now_ms: Millis, *, live: Collection[NodeId] = ()) -> Result[None]:
+    """See `stream.ports.CommitObjects`. live: brokers that may be elected for partitions whose streams this closes.
 
     Refuses with NODE_* (this incarnation is over), STREAM_FENCED / STREAM_NOT_OPENED (somebody else's stream, or closed),
     OFFSET_NOT_MATCHED (a range or a close that does not follow), OBJECT_NOT_EXIST (not prepared, expired, or a slot that may be deleted),
@@ -30,7 +35,7 @@ def commit(image: MetadataImage, request: Commit, now_ms: Millis) -> Result[None
     try:
         check_node(image, WalIdentity(request.node_id, request.node_epoch))
         _check_limits(request)
-        return Result(_Commit(image, request, now_ms).run())
+        return Result(_Commit(image, request, now_ms, live).run())
     except Refused as refused:
         return refused.result()
 
@@ -45,9 +50,11 @@ def _check_limits(request: Commit) -> None:
 
 
 class _Commit:
-    def __init__(self, image: MetadataImage, request: Commit, now_ms: Millis) -> None:
+    def __init__(self, image: MetadataImage, request: Commit, now_ms: Millis, live: Collection[NodeId]) -> None:
         self._image = image
         self._request = request
+        self._now_ms = now_ms
+        self._live = live
         self._me = WalIdentity(request.node_id, request.node_epoch)
         self._changes = LogChanges(image, now_ms)
         self._closed: set[StreamId] = set()
@@ -69,6 +76,7 @@ class _Commit:
             self._changes.records += replace_ranges(self._image, self._me, sources, new)
         for close in self._request.closes:
             self._close(close)
+        self._elect()
         if self._request.wal_committed is not None:
             self._advance_wal(self._request.wal_committed)
         return self._changes.records
@@ -124,6 +132,25 @@ class _Commit:
         if stream.opened and close.stream_id not in self._closed:
             self._closed.add(close.stream_id)
             self._changes.records.append(StreamClosed(close.stream_id, close.epoch, close.end_offset))
+
+    def _elect(self) -> None:
+        """Leaders for partitions that only waited for this. With nobody eligible they go on waiting: `elect_leaderless` looks for them."""
+        keys: set[PartitionKey] = set()
+        for stream_id in self._closed:
+            stream = self._image.streams.get(stream_id)
+            if stream is not None:
+                keys.add(PartitionKey(stream.topic_id, stream.partition))
+        moving = [found for key in sorted(keys) if (found := self._image.topics.partition(key)) is not None and is_moving(found)]
+        if not moving:
+            return
+        elector = Elector(self._image, self._live)
+        for partition in moving:
+            if elector.eligible and not any(self._is_open(item) for item in (partition.meta_stream_id, partition.data_stream_id)):
+                self._changes.records.append(elector.elect(partition, self._now_ms))
+
+    def _is_open(self, stream_id: StreamId) -> bool:
+        stream = self._image.streams.get(stream_id)
+        return stream is not None and stream.opened and stream_id not in self._closed
 
     def _advance_wal(self, committed: WalSequence) -> None:
         wal = self._image.nodes.wal(self._me)

@@ -1,7 +1,8 @@
 """Who leads a partition: the first live candidate, else the live broker that leads least.
 
-Invariant: an election raises the leader epoch by one; it is held only for a partition that nobody leads or whose leader's streams are
-closed in the same transaction. Any live broker will do, because durability comes from the store: it is then appended to the candidates.
+Invariant: an election raises the leader epoch by one; it is held only for a partition that nobody leads and whose streams are closed (in
+the same transaction at the latest). Any live broker will do, because durability comes from the store: it is then appended to the
+candidates. A broker that drains is elected for nothing.
 Source: KRaft `PartitionChangeBuilder`, without ISR.
 """
 
@@ -12,7 +13,7 @@ import msgspec
 from controller.metadata.image import MetadataImage
 from controller.metadata.records import PartitionRecord, Record
 from controller.metadata.topics import NO_LEADER
-from stream.ids import NodeEpoch, NodeId, StreamEpoch
+from stream.ids import Millis, NodeEpoch, NodeId, StreamEpoch
 from stream.ports import WalIdentity
 
 ELECTIONS_PER_TRANSACTION_MAX = 2_000
@@ -21,14 +22,21 @@ ELECTIONS_PER_TRANSACTION_MAX = 2_000
 class Elector:
     """Holds elections of one transaction; counts as it goes, so that a failed broker's partitions spread over the others.
 
-    live: brokers with a session. Only those that are registered and not fenced are eligible.
+    live: brokers with a session. Only those that are registered and neither fenced nor draining are eligible. Cost: O(brokers + moves
+    under way), whose targets count as leaders already.
     """
 
     def __init__(self, image: MetadataImage, live: Collection[NodeId], *, without: NodeId | None = None) -> None:
         self._eligible: dict[NodeId, NodeEpoch] = {
-            node.node_id: node.node_epoch for node in image.nodes if node.node_id in live and not node.fenced and node.node_id != without
+            node.node_id: node.node_epoch
+            for node in image.nodes
+            if node.node_id in live and not node.fenced and not node.draining and node.node_id != without
         }
         self._load = {node_id: image.topics.led_count(WalIdentity(node_id, epoch)) for node_id, epoch in sorted(self._eligible.items())}
+        for key in image.topics.led_by(NO_LEADER):
+            partition = image.topics.partition(key)
+            if partition is not None and partition.target_replicas is not None and partition.move is not None:
+                self._count(partition.move.target)
 
     @property
     def eligible(self) -> list[NodeId]:
@@ -41,32 +49,63 @@ class Elector:
             winner = min(self._load, key=lambda node_id: (self._load[node_id], node_id))
         if winner is None:
             return NO_LEADER
-        self._load[winner] += 1
+        self._count(winner)
         return WalIdentity(winner, self._eligible[winner])
 
-    def elect(self, partition: PartitionRecord) -> PartitionRecord:
-        """The partition's next record: one leader epoch higher, led by the winner or by nobody."""
-        winner = self.choose(partition.replicas)
-        replicas = partition.replicas
+    def by_load(self, candidates: Collection[NodeId]) -> tuple[NodeId, ...]:
+        """The eligible ones, those that lead least first."""
+        return tuple(sorted((node_id for node_id in candidates if node_id in self._load), key=lambda node_id: self._load[node_id]))
+
+    def elect(self, partition: PartitionRecord, now_ms: Millis) -> PartitionRecord:
+        """The partition's next record: one leader epoch higher, led by the winner or by nobody. Ends the move that is under way."""
+        replicas, move = partition.replicas, partition.move
+        candidates = replicas
+        if partition.target_replicas is not None and move is not None:
+            replicas = partition.target_replicas
+            candidates = (move.target, *replicas)
+        winner = self.choose(candidates)
+        leader_epoch = StreamEpoch(partition.leader_epoch + 1)
         if winner != NO_LEADER and winner.node_id not in replicas:
             replicas = (*replicas, winner.node_id)
+        if partition.target_replicas is not None and move is not None:
+            move = msgspec.structs.replace(move, target=winner.node_id, elected_ms=now_ms, leader_epoch=leader_epoch)
         return msgspec.structs.replace(
             partition,
             replicas=replicas,
             leader=winner.node_id,
             leader_node_epoch=winner.node_epoch,
-            leader_epoch=StreamEpoch(partition.leader_epoch + 1),
+            leader_epoch=leader_epoch,
+            target_replicas=None,
+            move=move,
         )
 
+    def _count(self, node_id: NodeId) -> None:
+        if node_id in self._load:
+            self._load[node_id] += 1
 
-def elect_leaderless(image: MetadataImage, live: Collection[NodeId], partitions_max: int = ELECTIONS_PER_TRANSACTION_MAX) -> list[Record]:
-    """Leaders for partitions that nobody leads, e.g. when the first broker comes. Bounded: call again while it answers any."""
+
+def has_open_stream(image: MetadataImage, partition: PartitionRecord) -> bool:
+    """Somebody, dead or alive, may still be writing under the old leader epoch."""
+    streams = (image.streams.get(partition.meta_stream_id), image.streams.get(partition.data_stream_id))
+    return any(stream is not None and stream.opened for stream in streams)
+
+
+def elect_leaderless(
+    image: MetadataImage, live: Collection[NodeId], now_ms: Millis, partitions_max: int = ELECTIONS_PER_TRANSACTION_MAX
+) -> list[Record]:
+    """Leaders for partitions that nobody leads, e.g. when the first broker comes. Bounded: call again while it answers any.
+
+    A partition that moves is due when its streams are closed; the transaction that closes them elects, so this only catches what found
+    nobody eligible then.
+    """
     elector = Elector(image, live)
     if not elector.eligible:
         return []
     records: list[Record] = []
-    for key in sorted(image.topics.led_by(NO_LEADER))[:partitions_max]:
+    for key in sorted(image.topics.led_by(NO_LEADER)):
         partition = image.topics.partition(key)
-        if partition is not None:
-            records.append(elector.elect(partition))
+        if partition is not None and not has_open_stream(image, partition):
+            records.append(elector.elect(partition, now_ms))
+            if len(records) >= partitions_max:
+                break
     return records

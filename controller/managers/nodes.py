@@ -15,7 +15,7 @@ from controller.metadata.image import MetadataImage
 from controller.metadata.nodes import NodeState
 from controller.metadata.records import NodeRecord, NodeRemoved, Record, WalEnded, WalRecord
 from controller.rpc.messages import BrokerRegistered, Progress, RegisterBroker, Status, UnregisterBroker
-from stream.ids import NodeId, WalSequence
+from stream.ids import Millis, NodeId, WalSequence
 from stream.ports import WalIdentity
 
 BROKERS_MAX = 1_000
@@ -42,7 +42,7 @@ def register_broker(image: MetadataImage, request: RegisterBroker) -> Result[Bro
     return Result(records, value=BrokerRegistered(node_id=node_id, node_epoch=epoch, cluster_id=image.cluster_id))
 
 
-def unregister_broker(image: MetadataImage, request: UnregisterBroker, *, live: Collection[NodeId]) -> Result[Progress]:
+def unregister_broker(image: MetadataImage, request: UnregisterBroker, now_ms: Millis, *, live: Collection[NodeId]) -> Result[Progress]:
     """Others take its partitions (some each time), then it is gone and its WAL ends. All its streams have to be closed before.
 
     With no stream open, everything in its WAL is committed: that is what closing one means. No recovery, whatever `committed` says.
@@ -62,7 +62,7 @@ def unregister_broker(image: MetadataImage, request: UnregisterBroker, *, live: 
     led = sorted(image.topics.led_by(me))
     elector = Elector(image, live, without=me.node_id)
     partitions = [image.topics.partition(key) for key in led[:ELECTIONS_PER_TRANSACTION_MAX]]
-    records: list[Record] = [elector.elect(partition) for partition in partitions if partition is not None]
+    records: list[Record] = [elector.elect(partition, now_ms) for partition in partitions if partition is not None]
     remaining = len(led) - len(partitions)
     if not remaining:
         records += [WalEnded(me.node_id, me.node_epoch, request.wal_end), NodeRemoved(me.node_id)]

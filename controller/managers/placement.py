@@ -23,7 +23,7 @@ class Placement:
     def __init__(self, image: MetadataImage, live: Collection[NodeId]) -> None:
         registered = sorted(node.node_id for node in image.nodes)
         self._known = frozenset(registered)
-        self._live = frozenset(node.node_id for node in image.nodes if node.node_id in live and not node.fenced)
+        self._live = frozenset(node.node_id for node in image.nodes if node.node_id in live and not (node.fenced or node.draining))
         self._brokers: list[NodeId] = [node_id for node_id in registered if node_id in self._live] or registered
         self._next = image.next_stream_id // 2
 

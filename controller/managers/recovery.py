@@ -19,22 +19,27 @@ from controller.metadata.image import MetadataImage
 from controller.metadata.nodes import WalState
 from controller.metadata.records import RangeEntry, Record, StreamClosed, WalEnded, WalRecord
 from controller.metadata.streams import StreamState
-from controller.metadata.topics import PartitionKey
+from controller.metadata.topics import PartitionKey, PartitionState, is_moving, leader_of
 from controller.rpc.messages import CommitObject, CommitRecovered, Progress, Status
 from stream.ids import Millis, NodeId
 from stream.ports import WalIdentity
 
 
 def assign_recoveries(image: MetadataImage, live: Collection[NodeId]) -> list[Record]:
-    """Appoint a live broker for each WAL whose writer is dead and whose recoverer is not alive. Deterministic; fewest recoveries first."""
-    alive = {node.node_id: WalIdentity(node.node_id, node.node_epoch) for node in image.nodes if node.node_id in live and not node.fenced}
+    """Appoint a live broker for each WAL whose writer is dead and whose recoverer is not alive. Deterministic; fewest recoveries first.
+
+    Brokers that drain are asked only if there is nobody else.
+    """
+    able = [node for node in image.nodes if node.node_id in live and not node.fenced]
+    alive = {node.node_id: WalIdentity(node.node_id, node.node_epoch) for node in able}
+    staying = [node.node_id for node in able if not node.draining] or list(alive)
     waiting = [wal for wal in image.nodes.running_wals() if not image.nodes.is_alive(wal.writer)]
     load: Counter[NodeId] = Counter(wal.recoverer.node_id for wal in waiting if alive.get(wal.recoverer.node_id) == wal.recoverer)
     records: list[Record] = []
     for wal in sorted(waiting, key=_writer):
         if not alive or alive.get(wal.recoverer.node_id) == wal.recoverer:
             continue
-        chosen = min(alive, key=lambda node_id: (load[node_id], node_id))
+        chosen = min(staying, key=lambda node_id: (load[node_id], node_id))
         load[chosen] += 1
         recoverer = alive[chosen]
         records.append(WalRecord(wal.writer.node_id, wal.writer.node_epoch, wal.committed, recoverer.node_id, recoverer.node_epoch))
@@ -61,7 +66,7 @@ def commit_recovered(image: MetadataImage, request: CommitRecovered, now_ms: Mil
         return refused.result()
     if not request.done:
         return Result(changes.records, value=Progress(remaining=0))
-    remaining = _hand_over(changes, failed, Elector(image, {*live, request.node_id}))
+    remaining = _hand_over(changes, failed, Elector(image, {*live, request.node_id}), now_ms)
     if not remaining:
         changes.records.append(WalEnded(failed.node_id, failed.node_epoch, request.end))
     return Result(changes.records, value=Progress(remaining=remaining))
@@ -99,7 +104,7 @@ def _from(part: RangeEntry, start: int) -> RangeEntry:
     )
 
 
-def _hand_over(changes: LogChanges, failed: WalIdentity, elector: Elector) -> int:
+def _hand_over(changes: LogChanges, failed: WalIdentity, elector: Elector, now_ms: Millis) -> int:
     """Close streams of the dead writer and elect new leaders for what it led, within the limit. -> how many partitions remain.
 
     A stream may be open in the name of an incarnation that does not lead its partition any more: its partition counts as well.
@@ -116,9 +121,14 @@ def _hand_over(changes: LogChanges, failed: WalIdentity, elector: Elector) -> in
             end = max(changes.end_of(stream), stream.start_offset)
             changes.records.append(StreamClosed(stream.stream_id, stream.epoch, end))
         partition = image.topics.partition(key)
-        if partition is not None and WalIdentity(partition.leader, partition.leader_node_epoch) == failed:
-            changes.records.append(elector.elect(partition))
+        if partition is not None and _is_due(partition, failed, elector):
+            changes.records.append(elector.elect(partition, now_ms))
     return max(len(keys) - ELECTIONS_PER_TRANSACTION_MAX, 0)
+
+
+def _is_due(partition: PartitionState, failed: WalIdentity, elector: Elector) -> bool:
+    """It was led by the dead writer, or was moving away from it. The latter can wait for somebody eligible, the former must not."""
+    return leader_of(partition) == failed or (is_moving(partition) and bool(elector.eligible))
 
 
 def _writer(wal: WalState) -> tuple[int, int]:

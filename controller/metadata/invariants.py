@@ -87,10 +87,14 @@ def _check_partition(topic: str, partition: PartitionState, streams: StreamsImag
     wal = nodes.wal(leader)
     if leader != NO_LEADER and (wal is None or wal.ended or partition.leader not in partition.replicas):
         raise broken(f"{name} is led by {leader}, whose WAL ended or who is no candidate")
+    if partition.target_replicas is not None and (leader != NO_LEADER or partition.move is None or not partition.target_replicas):
+        raise broken(f"{name} moves and is led by {leader}, or its move is not told")
     for stream_id in (partition.meta_stream_id, partition.data_stream_id):
         stream = streams.get(stream_id)
         if stream is None or (stream.topic_id, stream.partition) != (partition.topic_id, partition.partition):
             raise broken(f"{name}: stream {stream_id} is missing or somebody else's")
+        if stream.opened and leader == NO_LEADER and partition.target_replicas is None:
+            raise broken(f"{name}: stream {stream_id} is open, nobody leads and nothing moves")
         if stream.epoch > partition.leader_epoch:
             raise broken(f"{name}: stream {stream_id} has epoch {stream.epoch}, the partition {partition.leader_epoch}")
 

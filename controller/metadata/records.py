@@ -38,6 +38,21 @@ class TopicRemoved(_Record, tag="topic-removed", frozen=True):
     topic_id: UUID
 
 
+class Move(msgspec.Struct, frozen=True, array_like=True):
+    """The last planned change of a partition's leader. Under way until `elected_ms` is set. Times are the controller's."""
+
+    source: NodeId
+    """Who led when it began."""
+    target: NodeId
+    """Who is to lead; afterwards, who was elected."""
+    started_ms: Millis
+    deadline_ms: Millis
+    """A source that has not closed the streams by then is fenced. Kept here, so that a new controller keeps it."""
+    elected_ms: Millis = Millis(0)
+    leader_epoch: StreamEpoch = StreamEpoch(-1)
+    """The leader epoch that the election began."""
+
+
 class PartitionRecord(_Record, tag="partition", frozen=True):
     """The whole state of one partition; a later record of the same partition replaces it.
 
@@ -54,7 +69,8 @@ class PartitionRecord(_Record, tag="partition", frozen=True):
     meta_stream_id: StreamId
     data_stream_id: StreamId
     target_replicas: tuple[NodeId, ...] | None = None
-    """Set while a reassignment is under way."""
+    """Set while the leader is being changed: the candidates afterwards. Nobody leads then, until the source has closed the streams."""
+    move: Move | None = None
 
 
 class NodeRecord(_Record, tag="node", frozen=True):
@@ -70,6 +86,8 @@ class NodeRecord(_Record, tag="node", frozen=True):
     """Address of this broker as its controller connection has it; tells which brokers share a machine."""
     rack: str | None
     fenced: bool
+    draining: bool = False
+    """It is about to leave: it is elected for nothing any more."""
 
 
 class NodeRemoved(_Record, tag="node-removed", frozen=True):

@@ -109,6 +109,21 @@ class ControllerClient:
     async def create_partitions(self, request: m.CreatePartitions, *, timeout_s: float = DEFAULT_TIMEOUT_S) -> m.ItemResults:
         return await self._call(request, m.ItemResults, timeout_s)
 
+    async def alter_reassignments(self, request: m.AlterReassignments, *, timeout_s: float = DEFAULT_TIMEOUT_S) -> m.ItemResults:
+        return await self._call(request, m.ItemResults, timeout_s)
+
+    async def elect_preferred(self, request: m.ElectPreferred, *, timeout_s: float = DEFAULT_TIMEOUT_S) -> m.ItemResults:
+        return await self._call(request, m.ItemResults, timeout_s)
+
+    async def drain_broker(self, request: m.DrainBroker, *, timeout_s: float = DEFAULT_TIMEOUT_S) -> m.Progress:
+        return await self._call(request, m.Progress, timeout_s)
+
+    async def report_moves(self, request: m.ReportMoves, *, timeout_s: float = DEFAULT_TIMEOUT_S) -> None:
+        await self._exchange(request, m.ItemResult, timeout_s)
+
+    async def trace_move(self, request: m.TraceMove, *, timeout_s: float = DEFAULT_TIMEOUT_S) -> m.MoveTraces:
+        return await self._call(request, m.MoveTraces, timeout_s)
+
     async def alter_configs(self, request: m.AlterConfigs, *, timeout_s: float = DEFAULT_TIMEOUT_S) -> m.ItemResults:
         return await self._call(request, m.ItemResults, timeout_s)
 

@@ -43,6 +43,9 @@ class Status(IntEnum):
     KEY_EXISTS = 50
     KEY_NOT_EXIST = 51
     CONTROLLER_BUSY = 60
+    NO_REASSIGNMENT = 70
+    ELECTION_NOT_NEEDED = 71
+    PREFERRED_NOT_AVAILABLE = 72
 
 
 class Message(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
@@ -292,6 +295,81 @@ class NewPartitions(Message, frozen=True, kw_only=True):
 class CreatePartitions(Message, frozen=True, kw_only=True):
     topics: list[NewPartitions]
     validate_only: bool = False
+
+
+class PartitionTarget(Message, frozen=True, kw_only=True):
+    """replicas: the new candidates in order; None: stop the reassignment and go back to the candidates of before."""
+
+    topic: str
+    partition: int
+    replicas: list[NodeId] | None = None
+
+
+class AlterReassignments(Message, frozen=True, kw_only=True):
+    """Answered with one ItemResult each, as soon as the moves have begun. At most 2,000 partitions."""
+
+    partitions: list[PartitionTarget]
+
+
+class PartitionName(Message, frozen=True, kw_only=True):
+    topic: str
+    partition: int
+
+
+class ElectPreferred(Message, frozen=True, kw_only=True):
+    """Move each partition to its first candidate. Answered with one ItemResult each. At most 2,000 partitions."""
+
+    partitions: list[PartitionName]
+
+
+class DrainBroker(Message, frozen=True, kw_only=True):
+    """By a broker that is about to leave: it is elected for nothing any more, and some of what it leads moves to others. -> Progress.
+
+    remaining: what it leads that has not begun to move; 0 also when there is nobody to move to. At most 2,000 partitions a request.
+    """
+
+    node_id: NodeId
+    node_epoch: NodeEpoch
+    partitions_max: int
+
+
+class MoveTiming(Message, frozen=True, kw_only=True):
+    """What one broker measured of its part of one move, by its own clock from the moment it saw the change, in milliseconds.
+
+    leader_epoch: under which the partition was led by then. gave_up: it gave the partition up; otherwise it took it.
+    steps: name -> how long this step took.
+    """
+
+    topic_id: UUID
+    partition: int
+    leader_epoch: StreamEpoch
+    gave_up: bool
+    steps: dict[str, float]
+
+
+class ReportMoves(Message, frozen=True, kw_only=True):
+    """For `penstock reassign trace`; kept in memory by the active controller only. At most 2,000 items."""
+
+    node_id: NodeId
+    node_epoch: NodeEpoch
+    items: list[MoveTiming]
+
+
+class TraceMove(Message, frozen=True, kw_only=True):
+    topic_id: UUID
+    partition: int
+
+
+class MoveTrace(Message, frozen=True, kw_only=True):
+    node_id: NodeId
+    received_ms: int
+    timing: MoveTiming
+
+
+class MoveTraces(Message, frozen=True, kw_only=True):
+    """The last moves of one partition that are still known, oldest first."""
+
+    items: list[MoveTrace]
 
 
 class ConfigChange(Message, frozen=True, kw_only=True):

@@ -1,13 +1,12 @@
 """Brokers that leave, die, are fenced and lose their controller: acknowledged records survive, clients find their way."""
 
 import asyncio
-import threading
 from pathlib import Path
 
 import pytest
 from aiokafka import AIOKafkaConsumer, AIOKafkaProducer
-from confluent_kafka import Message, Producer
 from support.cluster import Cluster, until
+from support.steady import SteadyProducer
 
 from broker.config import BrokerConfig
 from broker.node import Broker
@@ -62,43 +61,6 @@ async def test_killed_broker_is_recovered_by_another(tmp_path: Path) -> None:
         await until(lambda: cluster.leader_of("t") == 0)
         await produce(cluster.bootstrap, "t", 20, 20)
         assert await consume(cluster.bootstrap, "t", 40) == list(range(40))
-
-
-class SteadyProducer:
-    """An idempotent client that never stops sending."""
-
-    def __init__(self, bootstrap: str, topic: str) -> None:
-        self.acknowledged: list[int] = []
-        self._failed: list[object] = []
-        self._stopping = threading.Event()
-        self._thread = asyncio.create_task(asyncio.to_thread(self._run, bootstrap, topic))
-
-    async def until_acknowledged(self, more: int) -> None:
-        wanted = len(self.acknowledged) + more
-        await until(lambda: len(self.acknowledged) >= wanted)
-
-    async def stop(self) -> int:
-        """Returns how many records were sent; all are acknowledged."""
-        self._stopping.set()
-        sent = await self._thread
-        assert self._failed == []
-        return sent
-
-    def _run(self, bootstrap: str, topic: str) -> int:
-        producer = Producer({"bootstrap.servers": bootstrap, "enable.idempotence": True, "linger.ms": 1, "retry.backoff.ms": 20})
-        number = 0
-        while not self._stopping.is_set():
-            producer.produce(topic, b"%d" % number, partition=0, on_delivery=self._delivered)
-            number += 1
-            producer.poll(0.002)
-        assert producer.flush(TIMEOUT_S) == 0
-        return number
-
-    def _delivered(self, error: object, message: Message) -> None:
-        if error is not None:
-            self._failed.append(error)
-        else:
-            self.acknowledged.append(int(message.value() or b"-1"))
 
 
 @pytest.mark.parametrize("is_graceful", [True, False], ids=["stop", "kill"])

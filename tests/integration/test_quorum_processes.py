@@ -1,4 +1,4 @@
-"""Three controllers and two brokers as processes: the leader is killed again and again while metadata and records are written."""
+"""Three controllers and two brokers as processes: the leading controller is killed again and again under metadata and records."""
 
 import asyncio
 import signal

@@ -121,7 +121,15 @@ async def run_controller(
     if not image.cluster_id:
         await runtime.submit("NameCluster", lambda _image, _now: Result([ClusterRecord(config.cluster_id)]))
     wake = asyncio.Event()
-    dispatch = Dispatch(config, runtime, sessions, wake=wake.set, now=now, new_uuid=lambda: UUID(int=rng.getrandbits(128), version=4))
+    dispatch = Dispatch(
+        config,
+        runtime,
+        sessions,
+        wake=wake.set,
+        now=now,
+        now_ms=now_ms,
+        new_uuid=lambda: UUID(int=rng.getrandbits(128), version=4),
+    )
 
     async def copy() -> tuple[list[Record], MetadataOffset]:
         return copy_image(image)
@@ -135,7 +143,7 @@ async def run_controller(
     await service.start()
     janitor = Janitor(config, runtime, store, now_ms)
     loop = asyncio.get_running_loop()
-    return runtime, [loop.create_task(run()) for run in (ticks.watch_sessions, ticks.maintain, janitor.run)]
+    return runtime, [loop.create_task(run()) for run in (ticks.watch_sessions, ticks.watch_moves, ticks.maintain, janitor.run)]
 
 
 __all__ = ["ADDRESS", "OVER", "Disk", "run_controller"]

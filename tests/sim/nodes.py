@@ -30,7 +30,7 @@ from controller.errors import ControllerError
 from controller.metadata.image import MetadataImage
 from controller.rpc.client import ControllerClient
 from controller.rpc.follower import MetadataFollower
-from controller.rpc.messages import RegisterBroker, UnregisterBroker
+from controller.rpc.messages import DrainBroker, RegisterBroker, UnregisterBroker
 from controller.rpc.stream_metadata import ControllerStreamMetadata
 from objectstore.errors import ObjectStoreError
 from objectstore.ports import ObjectStore
@@ -227,6 +227,7 @@ class SimBroker:
         try:
             async with asyncio.timeout(20):
                 if self.serving and not self.storage.fenced and not self.follower.fenced:
+                    await self._drain()
                     await self.partitions.close()
                     await self.storage.close(timeout_s=5)
                     await self.client.unregister_broker(
@@ -235,6 +236,13 @@ class SimBroker:
         except (TimeoutError, ControllerError, StreamError) as error:
             self.world.trace("left_unclean", self.process.name, type(error).__name__)
         self.world.broker_ended(self, "left")
+
+    async def _drain(self) -> None:
+        remaining = 1
+        while remaining:
+            request = DrainBroker(node_id=self.node_id, node_epoch=self.node_epoch, partitions_max=2)
+            remaining = (await self.client.drain_broker(request, timeout_s=20)).remaining
+            await self.partitions.settled()
 
     # --- requests ----------------------------------------------------------------------------------------------------------------------
 

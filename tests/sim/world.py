@@ -17,18 +17,18 @@ from random import Random
 from typing import Any
 from uuid import UUID
 
-import msgspec
 import structlog
 
 import controller.managers.objects as objects_manager
 import controller.rpc.client as client_module
 import controller.rpc.follower as follower_module
 import controller.rpc.server as server_module
+from controller.managers.reassign import alter_reassignments
 from controller.managers.result import Result
 from controller.metadata.image import MetadataImage
 from controller.rpc.client import ControllerClient
-from controller.rpc.messages import CreateTopics, NewTopic
-from stream.ids import Millis, NodeEpoch, NodeId, StreamEpoch
+from controller.rpc.messages import AlterReassignments, CreateTopics, ItemResults, NewTopic, PartitionTarget
+from stream.ids import Millis, NodeEpoch, NodeId
 from tests.sim.checkers import Checker, Part, Violation
 from tests.sim.clients import Consumer, Producer
 from tests.sim.control import ADDRESS, OVER, Disk, run_controller
@@ -219,24 +219,15 @@ class World:
         self.later(delay_s, self.start_controller)
 
     def move(self, part: Part, target: NodeId) -> None:
-        """The controller gives a partition to another live broker, as a reassignment does once it has decided."""
+        """Reassign a partition to one broker, dead or alive; to where it is already, what moves is cancelled."""
+        settings = self.limits.controller.move_timeout_ms
 
-        def work(image: MetadataImage, _: Millis) -> Result[None]:
+        def work(image: MetadataImage, now_ms: Millis) -> Result[ItemResults]:
             topic = image.topics.by_name(part[0])
-            node = image.nodes.get(target)
-            if topic is None or node is None or node.fenced:
-                return Result()
-            record = topic.partitions[part[1]]
-            if (record.leader, record.leader_node_epoch) == (node.node_id, node.node_epoch):
-                return Result()
-            moved = msgspec.structs.replace(
-                record,
-                replicas=record.replicas if target in record.replicas else (*record.replicas, target),
-                leader=node.node_id,
-                leader_node_epoch=node.node_epoch,
-                leader_epoch=StreamEpoch(record.leader_epoch + 1),
-            )
-            return Result([moved])
+            is_back = topic is not None and topic.partitions[part[1]].replicas[0] == target
+            wanted = PartitionTarget(topic=part[0], partition=part[1], replicas=None if is_back else [target])
+            live = [node.node_id for node in image.nodes if not node.fenced]
+            return alter_reassignments(image, AlterReassignments(partitions=[wanted]), now_ms, live=live, timeout_ms=settings)
 
         async def submit() -> None:
             try:

@@ -106,7 +106,10 @@ class ConfluentLoad(Load):
 
 
 class AioLoad(Load):
-    """aiokafka, idempotent, in the test's event loop; one record at a time for each partition, so that many requests go."""
+    """aiokafka, idempotent, in the test's event loop; one record at a time for each partition, so that many requests go.
+
+    It gives up a batch that is older than `request_timeout_ms` at a moment when its partition has no leader.
+    """
 
     async def _run(self) -> None:
         settings = {"enable_idempotence": True, "retry_backoff_ms": 20, "request_timeout_ms": 5_000, "metadata_max_age_ms": 1_000}

@@ -6,7 +6,7 @@ Blocking clients run in threads (`asyncio.to_thread`), for the loop serves the c
 """
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
@@ -24,7 +24,7 @@ READY_S = 20.0
 
 
 class Cluster:
-    """Settings for brokers go through `broker_settings` (fields of BrokerConfig)."""
+    """Settings for brokers go through `broker_settings` (fields of BrokerConfig). stores: other views of the store for some of them."""
 
     def __init__(
         self,
@@ -33,6 +33,8 @@ class Cluster:
         brokers: int = 1,
         store: ObjectStore | None = None,
         stream_config: StreamConfig | None = None,
+        controller_settings: dict[str, Any] | None = None,
+        stores: Mapping[int, ObjectStore] | None = None,
         **broker_settings: Any,
     ) -> None:
         self.directory = directory
@@ -43,6 +45,8 @@ class Cluster:
         self._stream_config = stream_config or StreamConfig(wal_linger_ms=0)
         self._settings = {"group_initial_rebalance_delay_ms": 0, "offsets_topic_num_partitions": 4} | broker_settings
         self._controller_port = 0
+        self._stores = stores or {}
+        self._controller_settings = {"session_timeout_ms": SESSION_TIMEOUT_MS} | (controller_settings or {})
 
     @property
     def bootstrap(self) -> str:
@@ -68,7 +72,7 @@ class Cluster:
 
     async def start_controller(self) -> None:
         """Also after `stop_controller`: same directory, same port."""
-        config = ControllerConfig(data_dir=self.directory / "controller", port=self._controller_port, session_timeout_ms=SESSION_TIMEOUT_MS)
+        config = ControllerConfig(data_dir=self.directory / "controller", port=self._controller_port, **self._controller_settings)
         self.controller = ControllerServer(config, self.store)
         await self.controller.start()
         self._controller_port = self.controller.port
@@ -96,7 +100,7 @@ class Cluster:
 
     def store_of(self, node_id: int) -> ObjectStore:
         """What a start of this broker sees of the store; for subclasses that let it see faults."""
-        return self.store
+        return self._stores.get(node_id, self.store)
 
     async def stop_broker(self, node_id: int) -> None:
         """In order, as SIGTERM does."""

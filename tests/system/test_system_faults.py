@@ -50,7 +50,8 @@ async def test_brokers_are_killed_again_and_again(cluster: LocalCluster) -> None
 
 async def test_a_paused_broker_wakes_up_as_a_zombie_and_acknowledges_nothing(cluster: LocalCluster) -> None:
     """Paused for longer than its session (3 s): others take over. When it goes on, it finds itself fenced and starts anew."""
-    async with ConfluentLoad(cluster.bootstrap, "t", [0, 1], **PATIENCE) as load, AioLoad(cluster.bootstrap, "t", [2, 3]) as aio:
+    aio = AioLoad(cluster.bootstrap, "t", [2, 3], request_timeout_ms=20_000)  # longer than pause and failover on a busy machine
+    async with ConfluentLoad(cluster.bootstrap, "t", [0, 1], **PATIENCE) as load, aio:
         await asyncio.gather(load.until_acknowledged(100), aio.until_acknowledged(20))
         zombie = cluster.brokers()[0]
         cluster.kill([zombie], signal.SIGSTOP)

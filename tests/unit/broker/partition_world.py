@@ -25,7 +25,7 @@ from broker.wire.gen import offset_for_leader_epoch as wire_epoch
 from broker.wire.gen import produce as wire_produce
 from broker.wire.primitives import Reader, Writer
 from controller.errors import refusal
-from controller.managers import commits, nodes, objects, recovery, streams, topics
+from controller.managers import commits, nodes, objects, reassign, recovery, streams, topics
 from controller.metadata.delta import MetadataDelta
 from controller.metadata.image import MetadataImage
 from controller.metadata.records import ClusterRecord, ConfigRecord, PartitionRecord
@@ -91,7 +91,7 @@ class World:
         return self.run(objects.prepare_objects(self.image, request, self.now_ms))
 
     async def commit(self, request, *, timeout_s=0):
-        self.run(commits.commit(self.image, request, self.now_ms))
+        self.run(commits.commit(self.image, request, self.now_ms, live=self.live))
 
     async def trim_stream(self, request, *, timeout_s=0):
         self.run(streams.trim_stream(self.image, request))
@@ -142,6 +142,13 @@ class World:
         )
         self.apply([changed])
 
+    def move(self, topic, *replicas, index=0):
+        """Reassign; no replicas: cancel."""
+        target = m.PartitionTarget(topic=topic, partition=index, replicas=list(replicas) or None)
+        request = m.AlterReassignments(partitions=[target])
+        items = self.run(reassign.alter_reassignments(self.image, request, self.now_ms, live=self.live, timeout_ms=10_000)).items
+        assert items[0].status is m.Status.OK, items[0].detail
+
     async def fail_over(self, dead, recoverer):
         """The broker is gone: fence it, recover its WAL, elect."""
         self.live.discard(dead.me.node_id)
@@ -159,7 +166,8 @@ class Broker:
         self.writable = True
         self.metadata = ControllerStreamMetadata(world, world, me)
         self.storage = Storage(world.store, self.metadata, me, CONFIG, now_ms=self.now_ms, rng=Random(1), on_fenced=lambda _: None)
-        self.partitions = PartitionManager(me, self.storage, lambda: world.image, world.subscribe, self.now_ms)
+        self.reported = []
+        self.partitions = PartitionManager(me, self.storage, lambda: world.image, world.subscribe, self.now_ms, report=self.reported.extend)
         self.correlation_ids = iter(range(1, 1_000_000))
 
     @property

@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from typing import TypeVar
 from uuid import UUID
 
-from controller.managers import commits, nodes, objects, recovery, streams, topics
+from controller.managers import commits, nodes, objects, reassign, recovery, streams, topics
 from controller.managers.elections import elect_leaderless
 from controller.managers.result import Result
 from controller.metadata.codec import decode_record, encode_record
@@ -13,6 +13,7 @@ from controller.metadata.records import ClusterRecord, PartitionRecord, RangeEnt
 from controller.metadata.snapshot import snapshot_records
 from controller.metadata.topics import leader_of
 from controller.rpc.messages import (
+    AlterReassignments,
     CloseItem,
     Commit,
     CommitObject,
@@ -24,6 +25,7 @@ from controller.rpc.messages import (
     OpenedStreamItem,
     OpenStreamItem,
     OpenStreams,
+    PartitionTarget,
     PreparedItem,
     PrepareObjects,
     Progress,
@@ -37,6 +39,7 @@ from stream.keys import wal_key
 from stream.ports import ObjectRole, WalIdentity
 
 T = TypeVar("T")
+MOVE_TIMEOUT_MS = 10_000
 
 
 def part(stream_id: int, start: int, end: int) -> RangeEntry:
@@ -106,8 +109,11 @@ class Cluster:
 
     def tick(self) -> None:
         """What the controller does by itself between requests."""
+        overdue = reassign.overdue_sources(self.image, self.now_ms)
+        self.apply(nodes.fence_brokers(self.image, overdue))
+        self.live -= {node.node_id for node in overdue}
         self.apply(recovery.assign_recoveries(self.image, self.live))
-        self.apply(elect_leaderless(self.image, self.live))
+        self.apply(elect_leaderless(self.image, self.live, self.now_ms))
         self.apply(objects.expire_prepared(self.image, self.now_ms, 100))
         self.apply(objects.destroy_unreferenced(self.image, self.now_ms, 100))
 
@@ -144,6 +150,20 @@ class Cluster:
         assert item.status == status, item.detail
         return item
 
+    def move(self, name: str, partition: int, *replicas: int, status: Status = Status.OK, records: int | None = None) -> None:
+        """Reassign; no replicas: cancel."""
+        target = PartitionTarget(topic=name, partition=partition, replicas=[NodeId(node_id) for node_id in replicas] or None)
+        request = AlterReassignments(partitions=[target])
+        result = reassign.alter_reassignments(self.image, request, self.now_ms, live=self.live, timeout_ms=MOVE_TIMEOUT_MS)
+        value = self.run(result, records=records)
+        assert value is not None
+        assert value.items[0].status == status, value.items[0].detail
+
+    def give_up(self, node: WalIdentity) -> None:
+        """Close everything that is open in its name, at the committed end."""
+        opened = [self.image.streams.get(stream_id) for stream_id in sorted(self.image.streams.opened_by(node))]
+        self.commit(node, closes=[close(stream.stream_id, stream.epoch, stream.next_offset) for stream in opened if stream is not None])
+
     def open_led(self, node: WalIdentity) -> None:
         """Open both streams of everything that the node leads."""
         for topic in list(self.image.topics):
@@ -175,7 +195,7 @@ class Cluster:
             closes=list(closes),
             wal_committed=None if wal is None else WalSequence(wal),
         )
-        self.run(commits.commit(self.image, request, self.now_ms), status, records=records)
+        self.run(commits.commit(self.image, request, self.now_ms, live=self.live), status, records=records)
 
     def recover(
         self,

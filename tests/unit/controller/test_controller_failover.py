@@ -28,7 +28,7 @@ def registration(number: int, incarnation: int, **changes: object) -> RegisterBr
 
 def leave(cluster: Cluster, node: WalIdentity, wal_end: int, status: Status = Status.OK) -> Progress | None:
     request = UnregisterBroker(node_id=node.node_id, node_epoch=node.node_epoch, wal_end=WalSequence(wal_end))
-    return cluster.run(nodes.unregister_broker(cluster.image, request, live=cluster.live), status)
+    return cluster.run(nodes.unregister_broker(cluster.image, request, cluster.now_ms, live=cluster.live), status)
 
 
 class TestRegistration:
@@ -254,10 +254,10 @@ class TestElections:
         cluster.die(cluster.broker(1))
         cluster.topic("t", partitions=3)
         assert {leader_of(partition) for partition in cluster.partitions("t")} == {NO_LEADER}
-        assert elections.elect_leaderless(cluster.image, cluster.live) == []
+        assert elections.elect_leaderless(cluster.image, cluster.live, cluster.now_ms) == []
         two = cluster.broker(2)
-        cluster.apply(elections.elect_leaderless(cluster.image, cluster.live, partitions_max=2))
-        cluster.apply(elections.elect_leaderless(cluster.image, cluster.live))
+        cluster.apply(elections.elect_leaderless(cluster.image, cluster.live, cluster.now_ms, partitions_max=2))
+        cluster.apply(elections.elect_leaderless(cluster.image, cluster.live, cluster.now_ms))
         assert {(leader_of(p), p.leader_epoch, p.replicas) for p in cluster.partitions("t")} == {(two, 1, (1, 2))}
 
     def test_the_first_live_candidate_wins_and_others_spread(self, cluster: Cluster) -> None:

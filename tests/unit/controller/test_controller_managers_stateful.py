@@ -7,23 +7,28 @@ from hypothesis import HealthCheck, settings
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 from managers_cluster import Cluster, close, part, replaced, slot, snapshot_of, uploaded
 
-from controller.managers import commits, nodes, objects, recovery, streams, topics
+from controller.managers import commits, nodes, objects, reassign, recovery, streams, topics
 from controller.managers.result import Result
 from controller.metadata.delta import MetadataDelta
-from controller.metadata.topics import leader_of
+from controller.metadata.topics import NO_LEADER, PartitionKey, leader_of
 from controller.rpc.messages import (
+    AlterReassignments,
     Commit,
     CommitRecovered,
     CreatePartitions,
+    DrainBroker,
+    ElectPreferred,
     NewPartitions,
     NewTopic,
     OpenStreamItem,
     OpenStreams,
+    PartitionName,
+    PartitionTarget,
     Status,
     TrimStream,
     UnregisterBroker,
 )
-from stream.ids import Millis, Offset, StreamEpoch, StreamId, WalSequence
+from stream.ids import Millis, NodeId, Offset, StreamEpoch, StreamId, WalSequence
 from stream.ports import WalIdentity
 
 NUMBERS = st.integers(0, 1 << 30)
@@ -199,8 +204,8 @@ class Managers(RuleBasedStateMachine):
         assert stream.end_offset == end
 
     def _commit(self, request: Commit) -> None:
-        if self.submit(commits.commit(self.image, request, self.cluster.now_ms)):
-            repeat = commits.commit(self.image, request, self.cluster.now_ms)
+        if self.submit(commits.commit(self.image, request, self.cluster.now_ms, live=self.cluster.live)):
+            repeat = commits.commit(self.image, request, self.cluster.now_ms, live=self.cluster.live)
             assert repeat.status == Status.OK, repeat.detail
             assert repeat.records == []
 
@@ -253,9 +258,69 @@ class Managers(RuleBasedStateMachine):
             closes = [close(stream.stream_id, stream.epoch, stream.next_offset) for stream in opened]
             self._commit(Commit(node_id=node.node_id, node_epoch=node.node_epoch, closes=closes))
         request = UnregisterBroker(node_id=node.node_id, node_epoch=node.node_epoch, wal_end=WalSequence(50))
-        if self.submit(nodes.unregister_broker(self.image, request, live=self.cluster.live)):
+        if self.submit(nodes.unregister_broker(self.image, request, self.cluster.now_ms, live=self.cluster.live)):
             self.cluster.live = {node_id for node_id in self.cluster.live if self.image.nodes.get(node_id) is not None}
-            assert nodes.unregister_broker(self.image, request, live=self.cluster.live).records == []
+            assert nodes.unregister_broker(self.image, request, self.cluster.now_ms, live=self.cluster.live).records == []
+
+    @precondition(lambda self: bool(self.incarnations) and len(self.image.topics) > 0)
+    @rule(number=NUMBERS, replicas=st.lists(st.integers(1, 4).map(NodeId), max_size=3), is_preferred=st.booleans())
+    def move(self, number: int, replicas: list[NodeId], is_preferred: bool) -> None:
+        """Reassign, cancel (no replicas) or elect the preferred leader. The same again changes nothing, but for a cancellation."""
+        known = [(topic.name, found.partition) for topic in self.image.topics for found in topic.partitions]
+        name, index = known[number % len(known)]
+        settings: Any = {"live": self.cluster.live, "timeout_ms": 10_000}
+        if is_preferred:
+            elect = ElectPreferred(partitions=[PartitionName(topic=name, partition=index)])
+            assert self.submit(reassign.elect_preferred(self.image, elect, self.cluster.now_ms, **settings))
+            assert reassign.elect_preferred(self.image, elect, self.cluster.now_ms, **settings).records == []
+            return
+        alter = AlterReassignments(partitions=[PartitionTarget(topic=name, partition=index, replicas=replicas or None)])
+        assert self.submit(reassign.alter_reassignments(self.image, alter, self.cluster.now_ms, **settings))
+        assert reassign.alter_reassignments(self.image, alter, self.cluster.now_ms, **settings).records == []
+
+    @precondition(lambda self: self.incarnations)
+    @rule(number=NUMBERS, count=st.integers(1, 3))
+    def drain(self, number: int, count: int) -> None:
+        if number % 4 == 0:
+            node = self.node(number)
+            request = DrainBroker(node_id=node.node_id, node_epoch=node.node_epoch, partitions_max=count)
+            self.submit(reassign.drain_broker(self.image, request, self.cluster.now_ms, live=self.cluster.live, timeout_ms=10_000))
+
+    @precondition(lambda self: self.image.topics.led_by(NO_LEADER))
+    @rule(number=NUMBERS)
+    def give_up(self, number: int) -> None:
+        """A source closes what it does not lead any more."""
+        node = self.node(number)
+        opened = [self.image.streams.get(stream_id) for stream_id in sorted(self.image.streams.opened_by(node))]
+        moved = [stream for stream in opened if leader_of(self.partition_of(stream)) != node]
+        closes = [close(stream.stream_id, stream.epoch, stream.next_offset) for stream in moved]
+        self._commit(Commit(node_id=node.node_id, node_epoch=node.node_epoch, closes=closes))
+
+    def partition_of(self, stream: Any) -> Any:
+        return self.image.topics.partition(PartitionKey(stream.topic_id, stream.partition))
+
+    def teardown(self) -> None:
+        """Whatever happened: within the deadlines every partition has exactly one leader, who can open it."""
+        image = self.image
+        self.cluster.now_ms = Millis(self.cluster.now_ms + 20_000)
+        if not any(not node.draining for node in image.nodes if node.node_id in self.cluster.live and not node.fenced):
+            self.incarnations.append(self.cluster.broker(5))
+        for _ in range(50):
+            self.cluster.tick()
+            waiting = [wal for wal in image.nodes.running_wals() if wal.recoverer.node_id >= 0]
+            if not waiting:
+                break
+            wal = waiting[0]
+            self.cluster.recover(wal.recoverer, wal.writer, end=max(wal.committed, self.slots.get(wal.writer, 0)) + 1)
+        self.cluster.tick()
+        for topic in image.topics:
+            for partition in topic.partitions:
+                assert image.nodes.is_alive(leader_of(partition)), partition
+                assert partition.target_replicas is None, partition
+        for node in self.alive():
+            self.cluster.open_led(node)
+        for stream in image.streams:
+            assert stream.owner == leader_of(self.partition_of(stream))
 
     @invariant()
     def ends_and_starts_never_go_back(self) -> None:

@@ -1,0 +1,155 @@
+"""What clients notice when partitions change brokers: gaps between successful produces, under a steady load over many partitions.
+
+The load is 2 MB/s of 1 KiB records over 50 partitions, acks=all, so a partition has a record every 25 ms; a gap is the longest time between
+two successful acknowledgements of one partition around the event. Records that fail count: any at all raises.
+"""
+
+import threading
+import time
+from bisect import bisect_left
+from collections import defaultdict
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Self
+
+from confluent_kafka import KafkaError, Message
+from confluent_kafka.admin import AdminClient
+from confluent_kafka.cimpl import NewTopic
+
+from benchmarks import clients
+from deploy.reassign.admin import current_assignment, elect_preferred, reassign
+from deploy.reassign.plan import Key
+from deploy.wire import WireClient
+
+PARTITIONS = 50
+BYTES_PER_S = 2e6
+TOPIC = "moves"
+_AWAY_S = 8.0
+"""After a kill, until its leaders are moved back."""
+_BEGIN_S = 0.5
+"""The gap of a kill begins within this; acknowledgements may still be on their way."""
+
+
+def create_topic(bootstrap: str, candidates: Sequence[Sequence[int]], name: str = TOPIC) -> None:
+    """One partition for each row, led by its first broker."""
+    admin = AdminClient({"bootstrap.servers": bootstrap})
+    admin.create_topics([NewTopic(name, num_partitions=len(candidates), replica_assignment=[list(row) for row in candidates])])[
+        name
+    ].result(30)
+
+
+class Load:
+    """Produces beside the caller until it is left."""
+
+    def __init__(self, bootstrap: str) -> None:
+        self.acked: dict[int, list[float]] = defaultdict(list)
+        self._producer = clients.producer(bootstrap, **{"linger.ms": 5})
+        self._failed: list[KafkaError] = []
+        self._stopping = threading.Event()
+        self._thread = threading.Thread(target=self._run)
+
+    def __enter__(self) -> Self:
+        self._thread.start()
+        while len(self.acked) < PARTITIONS:
+            time.sleep(0.05)
+        time.sleep(2)
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._stopping.set()
+        self._thread.join()
+        assert self._producer.flush(60) == 0
+        assert not self._failed, self._failed[:3]
+
+    def gap_after(self, partition: int, moment: float, seconds: float) -> tuple[float, float]:
+        """(the longest gap that ends after `moment` and began within so many seconds of it, when it ended). Once the load is over."""
+        times = self.acked[partition]
+        first, stop = bisect_left(times, moment), bisect_left(times, moment + seconds)
+        return max((times[at] - times[at - 1], times[at]) for at in range(max(first, 1), min(stop + 1, len(times))))
+
+    def _run(self) -> None:
+        value, began, count = bytes(clients.RECORD_BYTES), time.perf_counter(), 0
+        while not self._stopping.is_set():
+            due = int((time.perf_counter() - began) * BYTES_PER_S / clients.RECORD_BYTES)
+            for number in range(count, due):
+                self._producer.produce(TOPIC, value, partition=number % PARTITIONS, on_delivery=self._delivered)
+            count = due
+            self._producer.poll(0.002)
+
+    def _delivered(self, error: KafkaError | None, message: Message) -> None:
+        if error is not None:
+            self._failed.append(error)
+        else:
+            self.acked[message.partition() or 0].append(time.perf_counter())
+
+
+def planned_gaps_ms(bootstrap: str, broker_ids: Sequence[int], count: int, settle_s: float) -> list[float]:
+    """Move one partition after the other to the next broker."""
+    create_topic(bootstrap, [[broker_ids[index % len(broker_ids)]] for index in range(PARTITIONS)])
+    events: list[tuple[int, float]] = []
+    with Load(bootstrap) as load, WireClient(bootstrap) as client:
+        for number in range(count):
+            key = Key(TOPIC, number % PARTITIONS)
+            leader = current_assignment(client, [TOPIC])[0][key][0]
+            target = broker_ids[(broker_ids.index(leader) + 1) % len(broker_ids)]
+            moment = time.perf_counter()
+            assert reassign(client, {key: (target,)}) == {}
+            time.sleep(settle_s)
+            events.append((key.partition, moment))
+    return [load.gap_after(partition, moment, settle_s)[0] * 1_000 for partition, moment in events]
+
+
+def kill_to_produce_ms(bootstrap: str, broker_ids: Sequence[int], kills: int, kill: "Kill") -> list[float]:
+    """For each partition of a killed broker: from the kill to its next successful produce."""
+    rows = [[broker_ids[(index + nth) % len(broker_ids)] for nth in range(len(broker_ids))] for index in range(PARTITIONS)]
+    create_topic(bootstrap, rows)
+    events: list[tuple[int, float]] = []
+    with Load(bootstrap) as load:
+        for number in range(kills):
+            victim = broker_ids[number % len(broker_ids)]
+            led = [index for index, row in enumerate(rows) if row[0] == victim]
+            moment = time.perf_counter()
+            kill(victim)
+            events += [(index, moment) for index in led]
+            time.sleep(_AWAY_S)
+            with WireClient(bootstrap) as client:
+                elect_preferred(client, None)
+            time.sleep(4)
+    return [(load.gap_after(partition, moment, _BEGIN_S)[1] - moment) * 1_000 for partition, moment in events]
+
+
+class Kill:
+    """Sends a signal to the process of a broker, as the state file of `penstock dev` has it at the time."""
+
+    def __init__(self, state: Path, number: int) -> None:
+        self._state = state
+        self._number = number
+
+    def __call__(self, node_id: int) -> int:
+        import json
+        import os
+
+        processes = json.loads(self._state.read_text())["processes"]
+        pid: int = next(item["pid"] for item in processes if item["role"] == "broker" and item["node_id"] == node_id)
+        os.kill(pid, self._number)
+        return pid
+
+
+def drain_s(bootstrap: str, broker_ids: Sequence[int], partitions: int, terminate: Kill) -> float:
+    """From SIGTERM to a broker that leads so many partitions, all with records, until its process is gone."""
+    create_topic(bootstrap, [broker_ids] * partitions, "drained")
+    writer = clients.producer(bootstrap)
+    for index in range(partitions):
+        writer.produce("drained", b"x", partition=index)
+    assert writer.flush(60) == 0
+    began = time.perf_counter()
+    process = Path(f"/proc/{terminate(broker_ids[0])}")
+    while process.exists():
+        time.sleep(0.01)
+    took = time.perf_counter() - began
+    failed: list[KafkaError] = []
+    for index in range(partitions):
+        writer.produce("drained", b"y", partition=index, on_delivery=lambda error, _: failed.append(error) if error else None)
+    assert writer.flush(60) == 0
+    assert not failed
+    return took

@@ -1,0 +1,205 @@
+"""Planned changes of leadership: reassignments, preferred elections and draining. They begin here and end in an election.
+
+Invariants: a partition that moves has no leader until its streams are closed, and the transaction that closes the last of them elects
+(`commits`, or `recovery` for a source that died), so there is no moment at which two could write and no request that can get lost in
+between. Every move has a deadline in the image; `overdue_sources` names who has to be fenced when it passes. A further move of a
+partition that is moving changes only where it goes: source, beginning and deadline stay.
+Source: AutoMQ `ReplicationControlManager#changePartitionReassignmentV2`, DESIGN.md section 7, `docs/adr/0011-reassignment.md`.
+"""
+
+from collections import Counter
+from collections.abc import Collection
+
+import msgspec
+
+from controller.managers.checks import check_count, check_node
+from controller.managers.elections import ELECTIONS_PER_TRANSACTION_MAX, Elector, has_open_stream
+from controller.managers.placement import REPLICATION_FACTOR_MAX
+from controller.managers.result import Refused, Result
+from controller.metadata.image import MetadataImage
+from controller.metadata.records import Move, PartitionRecord, Record
+from controller.metadata.topics import NO_LEADER, PartitionKey, is_reassigning
+from controller.rpc.messages import (
+    AlterReassignments,
+    DrainBroker,
+    ElectPreferred,
+    ItemResult,
+    ItemResults,
+    PartitionName,
+    PartitionTarget,
+    Progress,
+    Status,
+)
+from stream.ids import Millis, NodeId
+from stream.ports import WalIdentity
+
+MOVES_MAX = ELECTIONS_PER_TRANSACTION_MAX
+
+
+class Mover:
+    """Begins the moves of one transaction."""
+
+    def __init__(self, image: MetadataImage, live: Collection[NodeId], now_ms: Millis, timeout_ms: int) -> None:
+        self.image = image
+        self.elector = Elector(image, live)
+        self.records: list[Record] = []
+        self._now_ms = now_ms
+        self._timeout_ms = timeout_ms
+
+    def to(self, partition: PartitionRecord, replicas: tuple[NodeId, ...], wanted: tuple[NodeId, ...]) -> None:
+        """Change the leader: afterwards the candidates are `replicas`; the first of `wanted` that is eligible leads, else any broker.
+
+        Nothing is open (the source was elected, but has not begun): the election is held at once.
+        """
+        changed = msgspec.structs.replace(partition, target_replicas=replicas, move=self._move(partition, wanted))
+        if has_open_stream(self.image, partition) or not self.elector.eligible:
+            self.records.append(msgspec.structs.replace(changed, leader=NO_LEADER.node_id, leader_node_epoch=NO_LEADER.node_epoch))
+        else:
+            self.records.append(self.elector.elect(changed, self._now_ms))
+
+    def _move(self, partition: PartitionRecord, wanted: tuple[NodeId, ...]) -> Move:
+        target = self.elector.choose(wanted).node_id
+        if partition.target_replicas is not None and partition.move is not None:
+            return msgspec.structs.replace(partition.move, target=target)
+        return Move(partition.leader, target, self._now_ms, Millis(self._now_ms + self._timeout_ms))
+
+
+def alter_reassignments(
+    image: MetadataImage, request: AlterReassignments, now_ms: Millis, *, live: Collection[NodeId], timeout_ms: int
+) -> Result[ItemResults]:
+    """New candidates. The leader moves only if it is not among them. The same again: success without records."""
+    try:
+        check_count("partitions", len(request.partitions), MOVES_MAX)
+    except Refused as refused:
+        return refused.result()
+    mover = Mover(image, live, now_ms, timeout_ms)
+    counts = Counter((item.topic, item.partition) for item in request.partitions)
+    items: list[ItemResult] = []
+    for item in request.partitions:
+        try:
+            _check_once(counts[item.topic, item.partition], item.topic, item.partition)
+            _alter(mover, item)
+            items.append(ItemResult())
+        except Refused as refused:
+            items.append(ItemResult(status=refused.status, detail=refused.detail))
+    return Result(mover.records, value=ItemResults(items=items))
+
+
+def elect_preferred(
+    image: MetadataImage, request: ElectPreferred, now_ms: Millis, *, live: Collection[NodeId], timeout_ms: int
+) -> Result[ItemResults]:
+    """Move partitions to their first candidates. ELECTION_NOT_NEEDED for one that leads or is on its way there."""
+    try:
+        check_count("partitions", len(request.partitions), MOVES_MAX)
+    except Refused as refused:
+        return refused.result()
+    mover = Mover(image, live, now_ms, timeout_ms)
+    counts = Counter((item.topic, item.partition) for item in request.partitions)
+    items: list[ItemResult] = []
+    for item in request.partitions:
+        try:
+            _check_once(counts[item.topic, item.partition], item.topic, item.partition)
+            _prefer(mover, item)
+            items.append(ItemResult())
+        except Refused as refused:
+            items.append(ItemResult(status=refused.status, detail=refused.detail))
+    return Result(mover.records, value=ItemResults(items=items))
+
+
+def drain_broker(
+    image: MetadataImage, request: DrainBroker, now_ms: Millis, *, live: Collection[NodeId], timeout_ms: int
+) -> Result[Progress]:
+    """Some of what the broker leads moves to others, of the candidates to those that lead least. Call again while anything remains."""
+    me = WalIdentity(request.node_id, request.node_epoch)
+    try:
+        node = check_node(image, me)
+        check_count("partitions", request.partitions_max, MOVES_MAX)
+    except Refused as refused:
+        return refused.result()
+    mover = Mover(image, [node_id for node_id in live if node_id != me.node_id], now_ms, timeout_ms)
+    records: list[Record] = [] if node.draining else [msgspec.structs.replace(node, draining=True)]
+    if not mover.elector.eligible:
+        return Result(records, value=Progress(remaining=0))
+    led = sorted(image.topics.led_by(me))
+    for key in led[: request.partitions_max]:
+        partition = image.topics.partition(key)
+        if partition is not None:
+            mover.to(partition, partition.replicas, mover.elector.by_load(partition.replicas))
+    return Result(records + mover.records, value=Progress(remaining=max(len(led) - request.partitions_max, 0)))
+
+
+def overdue_sources(image: MetadataImage, now_ms: Millis) -> dict[WalIdentity, PartitionKey]:
+    """Living owners of streams whose move should have ended, each with one such partition. O(moves under way)."""
+    found: dict[WalIdentity, PartitionKey] = {}
+    for key in sorted(image.topics.led_by(NO_LEADER)):
+        partition = image.topics.partition(key)
+        if partition is None or partition.target_replicas is None or partition.move is None or partition.move.deadline_ms > now_ms:
+            continue
+        for stream_id in (partition.meta_stream_id, partition.data_stream_id):
+            stream = image.streams.get(stream_id)
+            if stream is not None and stream.opened and image.nodes.is_alive(stream.owner):
+                found.setdefault(stream.owner, key)
+    return found
+
+
+def _check_once(count: int, topic: str, partition: int) -> None:
+    if count > 1:
+        raise Refused(Status.DUPLICATE_IN_REQUEST, f"{topic}-{partition} is in the request {count} times")
+
+
+def _partition(image: MetadataImage, name: str, index: int) -> PartitionRecord:
+    topic = image.topics.by_name(name)
+    if topic is None or not 0 <= index < len(topic.partitions):
+        raise Refused(Status.UNKNOWN_TOPIC, f"there is no partition {name}-{index}")
+    return topic.partitions[index]
+
+
+def _alter(mover: Mover, item: PartitionTarget) -> None:
+    partition = _partition(mover.image, item.topic, item.partition)
+    if item.replicas is None:
+        _cancel(mover, partition, f"{item.topic}-{item.partition}")
+        return
+    replicas = tuple(item.replicas)
+    _check_replicas(mover, replicas)
+    if partition.target_replicas is not None:
+        if partition.target_replicas != replicas:
+            mover.to(partition, replicas, replicas)
+    elif partition.leader in replicas:
+        if partition.replicas != replicas:
+            mover.records.append(msgspec.structs.replace(partition, replicas=replicas))
+    else:
+        mover.to(partition, replicas, replicas)
+
+
+def _cancel(mover: Mover, partition: PartitionRecord, name: str) -> None:
+    """Back to the source, under a new leader epoch: it may be closing already, and to close and open again is the only way that is safe."""
+    if not is_reassigning(partition) or partition.move is None:
+        raise Refused(Status.NO_REASSIGNMENT, f"{name} is not being reassigned")
+    mover.to(partition, partition.replicas, (partition.move.source, *partition.replicas))
+
+
+def _prefer(mover: Mover, item: PartitionName) -> None:
+    partition = _partition(mover.image, item.topic, item.partition)
+    name = f"{item.topic}-{item.partition}"
+    preferred = partition.replicas[0]
+    if partition.target_replicas is not None:
+        raise Refused(Status.ELECTION_NOT_NEEDED, f"{name} is moving already")
+    if partition.leader == preferred:
+        raise Refused(Status.ELECTION_NOT_NEEDED, f"{name} is led by its preferred leader {preferred} already")
+    if preferred not in mover.elector.eligible:
+        raise Refused(Status.PREFERRED_NOT_AVAILABLE, f"the preferred leader {preferred} of {name} is not available")
+    mover.to(partition, partition.replicas, partition.replicas)
+
+
+def _check_replicas(mover: Mover, replicas: tuple[NodeId, ...]) -> None:
+    problem = ""
+    if not 1 <= len(replicas) <= REPLICATION_FACTOR_MAX:
+        problem = f"1 to {REPLICATION_FACTOR_MAX} brokers are allowed"
+    elif len(set(replicas)) != len(replicas):
+        problem = "a broker is in it twice"
+    elif unknown := [node_id for node_id in replicas if mover.image.nodes.get(node_id) is None]:
+        problem = f"brokers {unknown} are not registered"
+    elif not set(replicas).intersection(mover.elector.eligible):
+        problem = "none of these brokers is alive"
+    if problem:
+        raise Refused(Status.INVALID_REPLICA_ASSIGNMENT, f"replicas {list(replicas)}: {problem}")

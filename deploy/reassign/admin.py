@@ -1,0 +1,96 @@
+"""The calls to a cluster that moving partitions takes: what is where, move, cancel, what moves, elect.
+
+Invariant: errors of single partitions come back as texts beside their names; only what concerns the whole request raises.
+"""
+
+from collections.abc import Collection, Iterable, Mapping
+from typing import Final
+
+from broker.wire import apis
+from broker.wire.error_codes import ErrorCode
+from broker.wire.gen import alter_partition_reassignments as alter
+from broker.wire.gen import elect_leaders as elect
+from broker.wire.gen import list_partition_reassignments as listing
+from broker.wire.gen import metadata
+from deploy.errors import KafkaFailed
+from deploy.reassign.plan import Assignment, Key
+from deploy.wire import WireClient
+
+_TIMEOUT_MS: Final = 30_000
+_PREFERRED: Final = 0
+_CODES: Final[Mapping[int, ErrorCode]] = {int(code): code for code in ErrorCode}
+Problems = dict[Key, tuple[ErrorCode, str]]
+"""What went wrong with the partitions for which it did not work."""
+
+
+def current_assignment(client: WireClient, topics: Collection[str]) -> tuple[Assignment, frozenset[int]]:
+    """Candidates of all partitions of these topics, and the brokers that are there. Raises KafkaFailed for topics that do not exist."""
+    request = metadata.MetadataRequest(
+        topics=[metadata.MetadataRequestTopic(name=name) for name in sorted(topics)], allow_auto_topic_creation=False
+    )
+    answer = client.ask(apis.METADATA, request, metadata.encode_request, metadata.decode_response)
+    found: dict[Key, tuple[int, ...]] = {}
+    for topic in answer.topics:
+        if topic.error_code:
+            raise KafkaFailed(f"topic {topic.name!r}: {_text(topic.error_code, None)}")
+        for partition in topic.partitions:
+            found[Key(topic.name or "", partition.partition_index)] = tuple(partition.replica_nodes)
+    return found, frozenset(broker.node_id for broker in answer.brokers)
+
+
+def reassign(client: WireClient, wanted: Mapping[Key, tuple[int, ...] | None]) -> Problems:
+    """Begin moves; those to None are cancelled."""
+    topics: dict[str, list[alter.ReassignablePartition]] = {}
+    for key, replicas in wanted.items():
+        topics.setdefault(key.topic, []).append(alter.ReassignablePartition(key.partition, replicas))
+    request = alter.AlterPartitionReassignmentsRequest(
+        timeout_ms=_TIMEOUT_MS, topics=[alter.ReassignableTopic(name, items) for name, items in topics.items()]
+    )
+    answer = client.ask(apis.ALTER_PARTITION_REASSIGNMENTS, request, alter.encode_request, alter.decode_response)
+    if answer.error_code:
+        raise KafkaFailed(f"the reassignment was not accepted: {_text(answer.error_code, answer.error_message)}")
+    return {
+        Key(topic.name, item.partition_index): _problem(item.error_code, item.error_message)
+        for topic in answer.responses
+        for item in topic.partitions
+        if item.error_code
+    }
+
+
+def ongoing(client: WireClient) -> dict[Key, tuple[list[int], list[int]]]:
+    """What moves: (brokers that are added, brokers that are taken out)."""
+    request = listing.ListPartitionReassignmentsRequest(timeout_ms=_TIMEOUT_MS, topics=None)
+    answer = client.ask(apis.LIST_PARTITION_REASSIGNMENTS, request, listing.encode_request, listing.decode_response)
+    if answer.error_code:
+        raise KafkaFailed(f"reassignments can not be listed: {_text(answer.error_code, answer.error_message)}")
+    return {
+        Key(topic.name, item.partition_index): (list(item.adding_replicas), list(item.removing_replicas))
+        for topic in answer.topics
+        for item in topic.partitions
+    }
+
+
+def elect_preferred(client: WireClient, keys: Iterable[Key] | None) -> tuple[list[Key], Problems]:
+    """(elected, those that were not). None: all partitions, of which the answer tells only those that needed an election."""
+    asked = None
+    if keys is not None:
+        topics: dict[str, list[int]] = {}
+        for key in keys:
+            topics.setdefault(key.topic, []).append(key.partition)
+        asked = [elect.TopicPartitions(name, partitions) for name, partitions in topics.items()]
+    request = elect.ElectLeadersRequest(election_type=_PREFERRED, topic_partitions=asked, timeout_ms=_TIMEOUT_MS)
+    answer = client.ask(apis.ELECT_LEADERS, request, elect.encode_request, elect.decode_response)
+    if answer.error_code:
+        raise KafkaFailed(f"the election was not held: {_text(answer.error_code, None)}")
+    results = [(Key(topic.topic, item.partition_id), item) for topic in answer.replica_election_results for item in topic.partition_result]
+    problems = {key: _problem(item.error_code, item.error_message) for key, item in results if item.error_code}
+    return [key for key, item in results if not item.error_code], problems
+
+
+def _problem(code: int, message: str | None) -> tuple[ErrorCode, str]:
+    known = _CODES.get(code, ErrorCode.UNKNOWN_SERVER_ERROR)
+    return known, f"{message or known.message} ({known.name})"
+
+
+def _text(code: int, message: str | None) -> str:
+    return _problem(code, message)[1]

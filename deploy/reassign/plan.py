@@ -1,0 +1,153 @@
+"""Reassignment files, and what follows from them: the proposal, and how far each partition is. Pure.
+
+Invariant: what is written here, `kafka-reassign-partitions` reads, and the other way round. A file that is not understood is refused as a
+whole, naming what is wrong. The proposal is a function of its input: the same question gets the same answer.
+Source: Kafka `ReassignPartitionsCommand`, `AdminUtils.assignReplicasToBrokers`.
+"""
+
+import zlib
+from collections import Counter
+from collections.abc import Collection, Mapping, Sequence
+from typing import Final, NamedTuple, TypeVar
+
+import msgspec
+
+from deploy.errors import UsageError
+
+_VERSION: Final = 1
+
+
+class Key(NamedTuple):
+    topic: str
+    partition: int
+
+    def __str__(self) -> str:
+        return f"{self.topic}-{self.partition}"
+
+
+Assignment = Mapping[Key, tuple[int, ...]]
+"""Candidates of partitions, in order."""
+
+
+class _Topic(msgspec.Struct):
+    topic: str
+
+
+class _TopicsFile(msgspec.Struct):
+    topics: list[_Topic]
+    version: int = _VERSION
+
+
+class _Partition(msgspec.Struct):
+    topic: str
+    partition: int
+
+
+class _PartitionsFile(msgspec.Struct):
+    partitions: list[_Partition]
+
+
+class _Reassignment(msgspec.Struct):
+    topic: str
+    partition: int
+    replicas: list[int]
+    log_dirs: list[str] = []
+
+
+class _ReassignmentFile(msgspec.Struct):
+    partitions: list[_Reassignment]
+    version: int = _VERSION
+
+
+_FileT = TypeVar("_FileT", _TopicsFile, _PartitionsFile, _ReassignmentFile)
+
+
+def _parsed(text: str, kind: type[_FileT], example: str) -> _FileT:
+    try:
+        parsed = msgspec.json.decode(text.encode(), type=kind)
+    except msgspec.MsgspecError as error:
+        raise UsageError(f"the file is not as expected: {error}; an example: {example}") from None
+    if not isinstance(parsed, _PartitionsFile) and parsed.version != _VERSION:
+        raise UsageError(f"the file has version {parsed.version}; only version {_VERSION} is known")
+    return parsed
+
+
+def _check_once(keys: Sequence[object]) -> None:
+    if repeated := [str(key) for key, count in Counter(keys).items() if count > 1]:
+        raise UsageError(f"the file names these more than once: {', '.join(repeated)}")
+
+
+def parse_topics(text: str) -> list[str]:
+    """`--topics-to-move-json-file`."""
+    names = [item.topic for item in _parsed(text, _TopicsFile, '{"topics": [{"topic": "foo"}], "version": 1}').topics]
+    _check_once(names)
+    return names
+
+
+def parse_partitions(text: str) -> list[Key]:
+    """`--path-to-json-file` of an election."""
+    parsed = _parsed(text, _PartitionsFile, '{"partitions": [{"topic": "foo", "partition": 0}]}')
+    keys = [Key(item.topic, item.partition) for item in parsed.partitions]
+    _check_once(keys)
+    return keys
+
+
+def parse_reassignment(text: str) -> Assignment:
+    """`--reassignment-json-file`."""
+    example = '{"version": 1, "partitions": [{"topic": "foo", "partition": 0, "replicas": [1, 2]}]}'
+    parsed = _parsed(text, _ReassignmentFile, example)
+    _check_once([Key(item.topic, item.partition) for item in parsed.partitions])
+    if not parsed.partitions:
+        raise UsageError(f"the file names no partition; an example: {example}")
+    if moved := [item for item in parsed.partitions if set(item.log_dirs) - {"any"}]:
+        raise UsageError(f"{moved[0].topic}-{moved[0].partition}: log_dirs can only be 'any': brokers have no log directories")
+    return {Key(item.topic, item.partition): tuple(item.replicas) for item in parsed.partitions}
+
+
+def parse_brokers(text: str) -> list[int]:
+    """`--broker-list`."""
+    try:
+        brokers = [int(item) for item in text.split(",")]
+    except ValueError:
+        raise UsageError(f"--broker-list {text!r} is not allowed: broker ids with commas between them, as in 0,1,2") from None
+    if len(set(brokers)) != len(brokers):
+        raise UsageError(f"--broker-list {text!r} names a broker more than once")
+    return brokers
+
+
+def to_json(assignment: Assignment) -> str:
+    """As Kafka's tool prints it: one line, to be saved as a file."""
+    items = [
+        _Reassignment(key.topic, key.partition, list(replicas), ["any"] * len(replicas)) for key, replicas in sorted(assignment.items())
+    ]
+    return msgspec.json.encode({"version": _VERSION, "partitions": items}).decode()
+
+
+def propose(current: Assignment, brokers: Sequence[int]) -> Assignment:
+    """Partition i of a topic goes to broker start + i round the list, the further candidates to those behind it.
+
+    As many candidates as it has now, but no more than there are brokers. The start follows from the topic's name, so that topics of one
+    partition spread too.
+    """
+    proposed: dict[Key, tuple[int, ...]] = {}
+    ordered = sorted(brokers)
+    for key, replicas in sorted(current.items()):
+        start = zlib.crc32(key.topic.encode()) + key.partition
+        width = min(len(replicas), len(ordered))
+        proposed[key] = tuple(ordered[(start + nth) % len(ordered)] for nth in range(width))
+    return proposed
+
+
+def status_of(key: Key, wanted: tuple[int, ...], current: tuple[int, ...] | None, ongoing: Collection[Key]) -> tuple[bool, str]:
+    """(done, what to tell) of one partition."""
+    if key in ongoing:
+        return False, f"Reassignment of partition {key} is still in progress."
+    if current is None:
+        return False, f"Partition {key} does not exist."
+    if current == wanted:
+        return True, f"Reassignment of partition {key} is completed."
+    return False, f"There is no active reassignment of partition {key}, but replica set is {_ids(current)} rather than {_ids(wanted)}."
+
+
+def _ids(replicas: tuple[int, ...]) -> str:
+    return ",".join(map(str, replicas))

@@ -1,0 +1,79 @@
+"""A Kafka admin client for the calls that confluent-kafka lacks: one socket, one request at a time, over the broker's own codecs.
+
+Invariant: no call waits longer than its timeout, and every failure is a KafkaFailed. Must not be used for records.
+"""
+
+import socket
+import struct
+from collections.abc import Callable
+from typing import Final, Self, TypeVar
+
+from broker.wire.apis import ApiSpec
+from broker.wire.errors import WireError
+from broker.wire.framing import encode_request_frame
+from broker.wire.primitives import Reader, Writer
+from deploy.errors import KafkaFailed
+
+TIMEOUT_S: Final = 35.0
+"""Longer than the brokers wait for the controller."""
+_CONNECT_TIMEOUT_S: Final = 5.0
+_RESPONSE_BYTES_MAX: Final = 100 << 20
+_SIZE: Final = struct.Struct(">i")
+_RequestT = TypeVar("_RequestT")
+_ResponseT = TypeVar("_ResponseT")
+
+
+class WireClient:
+    """Connected to the first of the bootstrap servers that answers. Use as a context manager."""
+
+    def __init__(self, bootstrap: str) -> None:
+        self._bootstrap = bootstrap
+        self._socket = self._connect()
+        self._correlation_id = 0
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._socket.close()
+
+    def ask(
+        self,
+        api: ApiSpec,
+        request: _RequestT,
+        encode: Callable[[Writer, _RequestT, int], None],
+        decode: Callable[[Reader, int], _ResponseT],
+    ) -> _ResponseT:
+        """The answer to one request, in the highest version that we speak."""
+        self._correlation_id += 1
+        frame = encode_request_frame(api, api.max, self._correlation_id, encode, request, client_id="penstock")
+        try:
+            self._socket.sendall(frame)
+            size = _SIZE.unpack(self._read(_SIZE.size))[0]
+            if not 0 <= size <= _RESPONSE_BYTES_MAX:
+                raise KafkaFailed(f"the answer of {self._bootstrap} to {api.name} is no Kafka response")
+            # The correlation id, and behind it the tagged fields of a flexible header, of which there are none.
+            reader = Reader(memoryview(self._read(size)), 5 if api.is_flexible(api.max) else 4)
+            return decode(reader, api.max)
+        except (OSError, WireError) as error:
+            raise KafkaFailed(f"{api.name} got no answer from {self._bootstrap}: {error}") from None
+
+    def _read(self, count: int) -> bytearray:
+        data = bytearray()
+        while len(data) < count:
+            piece = self._socket.recv(min(count - len(data), 1 << 20))
+            if not piece:
+                raise OSError("the broker closed the connection")
+            data += piece
+        return data
+
+    def _connect(self) -> socket.socket:
+        for address in self._bootstrap.split(","):
+            host, _, port = address.strip().rpartition(":")
+            try:
+                connection = socket.create_connection((host.strip("[]"), int(port)), timeout=_CONNECT_TIMEOUT_S)
+            except (OSError, ValueError, OverflowError):
+                continue
+            connection.settimeout(TIMEOUT_S)
+            return connection
+        raise KafkaFailed(f"no broker answers at {self._bootstrap}; start one with `penstock dev`, or name another with --bootstrap")

@@ -1,0 +1,122 @@
+"""Planned moves over real storage: what was sent ahead waits at the target, nothing is lost or repeated, steps are told."""
+
+import asyncio
+
+from partition_world import World, batch
+
+from broker.wire.error_codes import ErrorCode
+from controller.managers import reassign
+from controller.metadata.topics import is_moving
+from controller.rpc import messages as m
+
+
+async def world_of(*node_ids):
+    world = World()
+    brokers = [await world.broker(node_id) for node_id in node_ids]
+    return world, *brokers
+
+
+async def test_a_move_carries_everything_over_and_tells_its_steps():
+    world, one, two = await world_of(1, 2)
+    world.topic("t")
+    await one.opened("t")
+    assert (await one.produce("t", batch(b"a"))).base_offset == 0
+    world.move("t", 2)
+    refused = await one.produce("t", batch(b"b"))
+    assert refused.error_code == ErrorCode.NOT_LEADER_OR_FOLLOWER
+    assert (refused.current_leader.leader_id, refused.current_leader.leader_epoch) == (2, 1)
+    assert (await two.produce("t", batch(b"b"))).base_offset == 1
+    assert await two.values("t") == [b"a", b"b"]
+    record = world.record("t")
+    assert (record.leader, record.leader_epoch, record.replicas, record.move.leader_epoch) == (2, 1, (2,), 1)
+    gave_up, took = one.reported[-1], two.reported[-1]
+    assert (gave_up.leader_epoch, gave_up.gave_up, sorted(gave_up.steps)) == (0, True, ["commit", "flush", "persist"])
+    assert (took.leader_epoch, took.gave_up, sorted(took.steps)) == (1, False, ["open", "restore"])
+    await asyncio.gather(one.close(), two.close())
+
+
+async def test_requests_that_are_ahead_of_the_move_wait_at_the_target_in_their_order():
+    world, one, two = await world_of(1, 2)
+    world.topic("t")
+    await one.opened("t")
+    world.move("t", 2)
+    sent = [two.start_produce({("t", 0): batch(b"%d" % at)}) for at in range(5)]
+    answers = [(await answer)["t", 0] for answer in sent]
+    assert [answer.base_offset for answer in answers] == list(range(5))
+    await asyncio.gather(one.close(), two.close())
+
+
+async def test_those_who_wait_at_a_target_that_is_no_target_any_more_are_sent_on():
+    world, one, two, three = await world_of(1, 2, 3)
+    world.topic("t")
+    await one.opened("t")
+    world.move("t", 2)
+    assert two.partitions.get("t", 0) is ErrorCode.LEADER_NOT_AVAILABLE
+    waiting = two.start_produce({("t", 0): batch(b"a")})
+    world.move("t", 3)
+    answer = (await waiting)["t", 0]
+    assert answer.error_code == ErrorCode.NOT_LEADER_OR_FOLLOWER
+    assert answer.current_leader.leader_id == 3
+    assert (await three.produce("t", batch(b"a"))).base_offset == 0
+    assert two.partitions.get("t", 0) is ErrorCode.NOT_LEADER_OR_FOLLOWER
+    await asyncio.gather(one.close(), two.close(), three.close())
+
+
+async def test_cancelled_it_opens_again_at_its_source():
+    world, one, two = await world_of(1, 2)
+    world.topic("t")
+    await one.opened("t")
+    await one.produce("t", batch(b"a"))
+    world.move("t", 2)
+    world.move("t")
+    assert is_moving(world.record("t"))
+    assert (await one.produce("t", batch(b"b"))).base_offset == 1
+    assert world.record("t").leader_epoch == 1
+    assert await one.values("t") == [b"a", b"b"]
+    await asyncio.gather(one.close(), two.close())
+
+
+async def test_moved_to_and_fro_under_load_each_batch_is_there_once():
+    world, one, two = await world_of(1, 2)
+    world.topic("t")
+    brokers = {1: one, 2: two}
+
+    async def send(at):
+        """As an idempotent client: the same batch until somebody takes it."""
+        while True:
+            for broker in brokers.values():
+                records = batch(b"%d" % at, producer_id=7, producer_epoch=0, base_sequence=at)
+                answer = await broker.produce("t", records, timeout_ms=200)
+                if answer.error_code in (0, ErrorCode.DUPLICATE_SEQUENCE_NUMBER):
+                    return
+
+    for at in range(60):
+        sending = asyncio.ensure_future(send(at))
+        if at % 6 == 3:
+            await asyncio.sleep(0)
+            world.move("t", 1 + at // 6 % 2)
+        await sending
+    leader = brokers[world.record("t").leader]
+    await leader.opened("t")
+    assert await leader.values("t") == [b"%d" % at for at in range(60)]
+    await asyncio.gather(one.close(), two.close())
+
+
+async def test_many_partitions_are_drained_in_batches():
+    world, one, two = await world_of(1, 2)
+    world.live.discard(2)
+    world.topic("t", partitions=40)
+    world.live.add(2)
+    for index in range(40):
+        await one.opened("t", index)
+    remaining = 1
+    while remaining:
+        request = m.DrainBroker(node_id=1, node_epoch=one.node_epoch, partitions_max=15)
+        result = reassign.drain_broker(world.image, request, world.now_ms, live=world.live, timeout_ms=10_000)
+        remaining = world.run(result).remaining
+        await one.partitions.settled()
+    assert len(one.partitions) == 0
+    for index in range(40):
+        await two.opened("t", index)
+    assert not world.image.streams.opened_by(one.me)
+    await asyncio.gather(one.close(), two.close())

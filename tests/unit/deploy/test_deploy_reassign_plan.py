@@ -1,0 +1,107 @@
+"""Reassignment files and traces, without a cluster."""
+
+from uuid import UUID
+
+import pytest
+
+from controller.metadata.records import Move, PartitionRecord
+from controller.rpc.messages import MoveTiming, MoveTrace
+from deploy.errors import DeployError, UsageError
+from deploy.reassign.plan import Key, parse_brokers, parse_partitions, parse_reassignment, parse_topics, propose, status_of, to_json
+from deploy.reassign.trace import parse_partition, view_move
+from stream.ids import Millis, NodeEpoch, NodeId, StreamEpoch, StreamId
+
+KAFKAS_OWN = (
+    '{"version":1,"partitions":[{"topic":"tp_re_01","partition":4,"replicas":[0],"log_dirs": ["any"]},'
+    '{"topic":"tp_re_01","partition":1,"replicas":[1,0],"log_dirs":["any", "any"]}]}'
+)
+
+
+def test_a_file_that_kafkas_tool_printed_is_read_and_printed_again() -> None:
+    assignment = parse_reassignment(KAFKAS_OWN)
+    assert assignment == {Key("tp_re_01", 4): (0,), Key("tp_re_01", 1): (1, 0)}
+    assert to_json(assignment) == (
+        '{"version":1,"partitions":[{"topic":"tp_re_01","partition":1,"replicas":[1,0],"log_dirs":["any","any"]},'
+        '{"topic":"tp_re_01","partition":4,"replicas":[0],"log_dirs":["any"]}]}'
+    )
+    assert parse_reassignment(to_json(assignment)) == assignment
+
+
+def test_the_other_files() -> None:
+    assert parse_topics('{"topics": [{"topic": "a"}, {"topic": "b"}], "version": 1}') == ["a", "b"]
+    assert parse_partitions('{"partitions": [{"topic": "a", "partition": 3}]}') == [Key("a", 3)]
+    assert parse_brokers("2,0,1") == [2, 0, 1]
+
+
+@pytest.mark.parametrize(
+    ("text", "word"),
+    [
+        ("{", "example"),
+        ('{"partitions": []}', "no partition"),
+        ('{"version": 2, "partitions": []}', "version 2"),
+        ('{"partitions": [{"topic": "a", "partition": "x", "replicas": []}]}', "example"),
+        ('{"partitions": [{"topic": "a", "partition": 0, "replicas": [1]}, {"topic": "a", "partition": 0, "replicas": [2]}]}', "a-0"),
+        ('{"partitions": [{"topic": "a", "partition": 0, "replicas": [1], "log_dirs": ["/disk"]}]}', "log director"),
+    ],
+)
+def test_bad_files_are_refused_with_a_reason(text: str, word: str) -> None:
+    with pytest.raises(UsageError, match=word):
+        parse_reassignment(text)
+
+
+def test_bad_broker_lists_and_partitions() -> None:
+    for text in ("", "1,x", "1,1"):
+        with pytest.raises(UsageError, match="broker-list"):
+            parse_brokers(text)
+    for text in ("orders", "-1", "orders-x"):
+        with pytest.raises(DeployError, match="TOPIC-PARTITION"):
+            parse_partition(text)
+    assert parse_partition("my-topic-12") == Key("my-topic", 12)
+
+
+def test_proposals_are_even_and_repeatable_and_keep_the_factor() -> None:
+    current = {Key("t", index): (7, 8) for index in range(12)}
+    proposed = propose(current, [3, 1, 2])
+    assert proposed == propose(current, [1, 2, 3])
+    for nth in range(2):
+        assert sorted(replicas[nth] for replicas in proposed.values()) == sorted([1, 2, 3] * 4)
+    assert all(len(set(replicas)) == 2 for replicas in proposed.values())
+    assert propose({Key("t", 0): (1, 2, 3)}, [5]) == {Key("t", 0): (5,)}
+
+
+def test_states() -> None:
+    key = Key("t", 0)
+    assert status_of(key, (1,), (1,), set()) == (True, "Reassignment of partition t-0 is completed.")
+    assert status_of(key, (1,), (2,), {key}) == (False, "Reassignment of partition t-0 is still in progress.")
+    assert (
+        status_of(key, (1, 3), (2,), set())[1] == "There is no active reassignment of partition t-0, but replica set is 2 rather than 1,3."
+    )
+    assert not status_of(key, (1,), None, set())[0]
+
+
+def record(move: Move | None) -> PartitionRecord:
+    return PartitionRecord(
+        UUID(int=1), 0, (NodeId(2),), NodeId(2), NodeEpoch(1), StreamEpoch(5), StreamId(0), StreamId(1), target_replicas=None, move=move
+    )
+
+
+def trace(node_id: int, epoch: int, *, gave_up: bool, **steps: float) -> MoveTrace:
+    timing = MoveTiming(topic_id=UUID(int=1), partition=0, leader_epoch=StreamEpoch(epoch), gave_up=gave_up, steps=steps)
+    return MoveTrace(node_id=NodeId(node_id), received_ms=0, timing=timing)
+
+
+def test_a_trace_tells_the_six_steps_of_the_last_move_only() -> None:
+    move = Move(NodeId(1), NodeId(2), Millis(1_000), Millis(11_000), Millis(1_050), StreamEpoch(5))
+    traces = [
+        trace(2, 3, gave_up=True, persist=99, flush=99, commit=99),
+        trace(1, 4, gave_up=True, persist=2, flush=30, commit=8),
+        trace(2, 5, gave_up=False, open=4, restore=6),
+    ]
+    view = view_move(Key("t", 0), record(move), traces)
+    assert view is not None
+    assert view.total_ms == 60
+    assert [(step.number, step.took_ms) for step in view.steps] == [(1, 0), (2, 10), (3, 2), (4, 30), (4, 8), (5, 0), (6, 4), (6, 6)]
+    lost = view_move(Key("t", 0), record(move), [])
+    assert lost is not None
+    assert lost.total_ms is None
+    assert view_move(Key("t", 0), record(None), traces) is None
