@@ -8,7 +8,6 @@ Must not look into messages. Source: raft.md 5.1; etcd `rafthttp`.
 import asyncio
 from collections import deque
 from collections.abc import Callable, Mapping
-from contextlib import suppress
 from typing import cast
 
 import msgspec
@@ -154,8 +153,9 @@ class _Sender:
             await ending
         finally:
             ending.cancel()
-            with suppress(asyncio.CancelledError, RpcFailed, asyncio.InvalidStateError):
-                await ending
+            await asyncio.wait((ending,))  # not `await ending`: our own cancellation must not be taken for its
+            if not ending.cancelled():
+                ending.exception()
 
     async def _write(self, call: StreamCall, data: bytes) -> None:
         async with asyncio.timeout(WRITE_TIMEOUT_S):

@@ -200,8 +200,9 @@ class MetadataFollower:
         finally:
             call.cancel()
             heartbeats.cancel()
-            with suppress(asyncio.CancelledError, RpcFailed, asyncio.InvalidStateError):
-                await heartbeats
+            await asyncio.wait((heartbeats,))  # not `await heartbeats`: our own cancellation must not be taken for its
+            if not heartbeats.cancelled():
+                heartbeats.exception()
             await channel.close()
         self._stream_ended(address, why, heard=heard)
         return heard
