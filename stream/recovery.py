@@ -4,7 +4,7 @@ Invariants: every slot below the returned end was read before the fence was put,
 acknowledged is left out; nothing behind the fence can ever be acknowledged. Safe to repeat and to race: a fence that is there is taken as
 the end, slots that are committed are skipped here and by the controller. A damaged slot or a gap in a stream fails the recovery, loudly.
 The writer must be fenced in the metadata before (its streams' committed ends stand still). Must not delete anything.
-Source: DESIGN.md 5, big decision 6; traps 2, 13, 16 and 18 of the AutoMQ notes.
+Source: DESIGN.md 5; traps 2, 13, 16 and 18 of the AutoMQ notes.
 """
 
 import asyncio
