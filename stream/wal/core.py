@@ -45,6 +45,7 @@ class WalCore(Generic[G]):
         self._linger_s = config.wal_linger_ms / 1000
         self._linger_idle_s = min(config.wal_linger_ms, config.wal_linger_idle_ms) / 1000
         self._pause_s = config.wal_pause_ms / 1000
+        self._interval_s = min(config.wal_linger_ms, config.wal_put_interval_ms) / 1000
         self._in_flight_max = config.wal_in_flight_max
         self._open: Bulk[G] | None = None
         self._sealed: deque[Bulk[G]] = deque()
@@ -55,6 +56,7 @@ class WalCore(Generic[G]):
         self._unacknowledged_bytes = 0
         self._failed = False
         self._last_append = 0.0
+        self._last_put = -self._interval_s
         self._mean_gap_s = 0.0
         self._recent_bytes = 0.0
 
@@ -121,6 +123,7 @@ class WalCore(Generic[G]):
         bulk = self._sealed.popleft()
         self._started.append(bulk)
         self._in_flight_count += 1
+        self._last_put = now
         return bulk
 
     def wake_at(self, now: float) -> float | None:
@@ -179,6 +182,9 @@ class WalCore(Generic[G]):
 
     def _due_at(self, bulk: Bulk[G], now: float) -> float:
         """When the open bulk closes by time. An idle system is fast, a busy one batches, clients that wait for us are not kept waiting."""
+        return max(self._last_put + self._interval_s, self._wanted_at(bulk, now))
+
+    def _wanted_at(self, bulk: Bulk[G], now: float) -> float:
         busy = self._in_flight_count > 0
         rate = self._recent_bytes * exp(-max(0.0, now - self._last_append) / _RATE_WINDOW_S) / _RATE_WINDOW_S
         if rate < self._batching_bytes_per_s:

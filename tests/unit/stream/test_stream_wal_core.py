@@ -41,10 +41,31 @@ def test_below_the_rate_a_second_slot_waits_for_the_short_linger_or_the_first_pu
     assert started(core, 10.030) == []
     assert core.wake_at(10.030) == pytest.approx(10.041)
     assert groups(started(core, 10.0411)) == [["b", "c"]]
-    core.append("d", 100, 10.05)
+    core.append("d", 100, 10.065)
     core.put_succeeded(first.sequence)
     core.put_succeeded(WalSequence(1))
-    assert groups(started(core, 10.051)) == [["d"]]
+    assert groups(started(core, 10.066)) == [["d"]]
+
+
+def test_a_fast_store_is_not_sent_one_small_put_after_the_other() -> None:
+    core: WalCore[str] = WalCore(CONFIG)
+    puts = 0
+    for step in range(1_000):  # one small append a millisecond, PUTs that succeed at once
+        now = 10.0 + step * 0.001
+        core.append(str(step), 100, now)
+        for bulk in started(core, now):
+            core.put_succeeded(bulk.sequence)
+            puts += 1
+    assert puts <= 1_000 / CONFIG.wal_put_interval_ms + 1
+    assert core.flush() == puts + 1, "a flush waits for nothing"
+    assert len(started(core, 11.0)) == 1
+
+
+def test_full_bulks_do_not_wait_for_the_interval() -> None:
+    core: WalCore[str] = WalCore(CONFIG)
+    for number in range(4):
+        core.append(str(number), CONFIG.bulk_bytes_max, 10.0)
+    assert len(started(core, 10.0)) == 4
 
 
 def test_above_the_rate_slots_are_filled_for_the_long_linger() -> None:
