@@ -8,7 +8,8 @@ Source: AutoMQ `ReplicationControlManager#changePartitionReassignmentV2`, DESIGN
 """
 
 from collections import Counter
-from collections.abc import Collection
+from collections.abc import Callable, Collection, Sequence
+from typing import Protocol, TypeVar
 
 import msgspec
 
@@ -64,6 +65,30 @@ class Mover:
         return Move(partition.leader, target, self._now_ms, Millis(self._now_ms + self._timeout_ms))
 
 
+class _Named(Protocol):
+    @property
+    def topic(self) -> str: ...
+    @property
+    def partition(self) -> int: ...
+
+
+_Item = TypeVar("_Item", bound=_Named)
+
+
+def _one_by_one(mover: Mover, wanted: Sequence[_Item], act: Callable[[Mover, _Item], None]) -> ItemResults:
+    """A result for each partition; one that is refused, or named twice, keeps no other from its move."""
+    counts = Counter((item.topic, item.partition) for item in wanted)
+    items: list[ItemResult] = []
+    for item in wanted:
+        try:
+            _check_once(counts[item.topic, item.partition], item.topic, item.partition)
+            act(mover, item)
+            items.append(ItemResult())
+        except Refused as refused:
+            items.append(ItemResult(status=refused.status, detail=refused.detail))
+    return ItemResults(items=items)
+
+
 def alter_reassignments(
     image: MetadataImage, request: AlterReassignments, now_ms: Millis, *, live: Collection[NodeId], timeout_ms: int
 ) -> Result[ItemResults]:
@@ -73,16 +98,7 @@ def alter_reassignments(
     except Refused as refused:
         return refused.result()
     mover = Mover(image, live, now_ms, timeout_ms)
-    counts = Counter((item.topic, item.partition) for item in request.partitions)
-    items: list[ItemResult] = []
-    for item in request.partitions:
-        try:
-            _check_once(counts[item.topic, item.partition], item.topic, item.partition)
-            _alter(mover, item)
-            items.append(ItemResult())
-        except Refused as refused:
-            items.append(ItemResult(status=refused.status, detail=refused.detail))
-    return Result(mover.records, value=ItemResults(items=items))
+    return Result(mover.records, value=_one_by_one(mover, request.partitions, _alter))
 
 
 def elect_preferred(
@@ -94,16 +110,7 @@ def elect_preferred(
     except Refused as refused:
         return refused.result()
     mover = Mover(image, live, now_ms, timeout_ms)
-    counts = Counter((item.topic, item.partition) for item in request.partitions)
-    items: list[ItemResult] = []
-    for item in request.partitions:
-        try:
-            _check_once(counts[item.topic, item.partition], item.topic, item.partition)
-            _prefer(mover, item)
-            items.append(ItemResult())
-        except Refused as refused:
-            items.append(ItemResult(status=refused.status, detail=refused.detail))
-    return Result(mover.records, value=ItemResults(items=items))
+    return Result(mover.records, value=_one_by_one(mover, request.partitions, _prefer))
 
 
 def drain_broker(
