@@ -2,8 +2,8 @@
 
     header | sections (pages, shards) | root | footer
 
-Invariants: nothing is believed before its CRC-32C holds, nothing is allocated by a length beyond `SECTION_BYTES_MAX`; what contradicts itself
-raises ObjectCorrupt with the object's key and the position. Columns are packed arrays, so that 100,000 entries decode in some 30 ms.
+Invariants: nothing is believed before its CRC-32C holds, nothing is allocated by a length beyond `SECTION_BYTES_MAX`; what contradicts
+itself raises ObjectCorrupt with the object's key and the position. Columns are packed arrays, so that 100,000 entries decode in some 30 ms.
 Must not do I/O. Layout: `docs/formats.md` 7. **Stored: a change of it needs a new VERSION.**
 """
 
@@ -28,7 +28,7 @@ MAGIC = b"PNSTMNFT"
 END_MAGIC = b"TFMNTSNP"
 VERSION = 1
 HEADER = Struct(">8sH6x")
-# root position, stored bytes, raw bytes, CRC of the stored bytes; controller epoch, manifest version, format version, CRC of what is before it
+# root: position, stored bytes, raw bytes, CRC of the stored bytes; controller epoch, manifest version, format version, CRC of all that
 FOOTER = Struct(">QIIIqqH2xI8s")
 FOOTER_CRC_AT = 40
 SECTION_BYTES_MAX = 64 << 20
@@ -201,7 +201,7 @@ def decode_shard(raw: memoryview, ref: SectionRef, key: str) -> Shard:
     first_page = first_entry = 0
     for number, row in enumerate(rows, wire.first_partition):
         own = tuple(pages[first_page : first_page + row[7]])
-        inline = _cut(columns, row[9], first_entry, first_entry + row[8], key, at)
+        inline = columns.cut(row[9], first_entry, first_entry + row[8])
         partition = PartitionEntry(number, row[0], row[1], row[2], row[3], row[4], row[5], row[6], own, inline)
         _check_partition(partition, key, at)
         partitions.append(partition)
@@ -232,9 +232,14 @@ class _EntryColumns(NamedTuple):
     object_sizes_bytes: "array[int]"
     roles: bytes
     keys: list[str]
+    at: tuple[str, int]
+    """Key and position of the section, for errors."""
 
     def cut(self, start_offset: int, first: int, last: int) -> Entries:
-        bounds = array("q", accumulate(self.spans[first:last], initial=start_offset))
+        try:
+            bounds = array("q", accumulate(self.spans[first:last], initial=start_offset))
+        except OverflowError:
+            raise ObjectCorrupt(*self.at, "offsets beyond 64 bits") from None
         return Entries(
             bounds, self.record_counts[first:last], self.sizes_bytes[first:last], self.max_timestamps_ms[first:last],
             self.object_sizes_bytes[first:last], self.roles[first:last], self.keys[first:last],
@@ -249,14 +254,7 @@ def _entries_wire(entries: Entries) -> _EntriesWire:
 
 def _entries(wire: _EntriesWire, key: str, at: int) -> Entries:
     columns = _entry_columns(wire, key, at)
-    return _cut(columns, wire.start_offset, 0, len(columns.keys), key, at)
-
-
-def _cut(columns: "_EntryColumns", start_offset: int, first: int, last: int, key: str, at: int) -> Entries:
-    try:
-        return columns.cut(start_offset, first, last)
-    except OverflowError:
-        raise ObjectCorrupt(key, at, "offsets beyond 64 bits") from None
+    return columns.cut(wire.start_offset, 0, len(columns.keys))
 
 
 def _entry_columns(wire: _EntriesWire, key: str, at: int) -> _EntryColumns:
@@ -266,7 +264,7 @@ def _entry_columns(wire: _EntriesWire, key: str, at: int) -> _EntryColumns:
         raise ObjectCorrupt(key, at, f"{len(spans)} entries, {len(keys)} keys, {len(wire.roles)} roles")
     if keys and (min(spans) < 1 or min(counts) < 0 or min(sizes) < 0 or min(object_sizes) < 1 or min(timestamps) < -1):
         raise ObjectCorrupt(key, at, "an entry with a negative number, or without offsets")
-    return _EntryColumns(spans, counts, sizes, timestamps, object_sizes, wire.roles, keys)
+    return _EntryColumns(spans, counts, sizes, timestamps, object_sizes, wire.roles, keys, (key, at))
 
 
 def _check_partition(partition: PartitionEntry, key: str, at: int) -> None:

@@ -61,8 +61,8 @@ class OffsetsMissing(StreamError):
 
     def __init__(self, topic: str, partition: int, start_offset: int, end_offset: int) -> None:
         super().__init__(
-            f"{topic}-{partition}: nothing is known of offsets [{start_offset}, {end_offset}): they lie beyond the end of the partition as this "
-            "view has it, so refresh it; if they were acknowledged long ago, the store has lost objects"
+            f"{topic}-{partition}: nothing is known of offsets [{start_offset}, {end_offset}): they lie beyond the end of the partition as "
+            "this view has it, so refresh it; if they were acknowledged long ago, the store has lost objects"
         )
         self.topic = topic
         self.partition = partition
