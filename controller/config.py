@@ -96,6 +96,13 @@ class ControllerConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown
     """Bytes of an object that nothing refers to are deleted after this, so that reads under way can end."""
 
     janitor_interval_ms: int = 5_000
+
+    manifest_interval_ms: int = 1_000
+    """The public manifest is published at most this often, when something changed: one PUT each, 13 USD a month on S3. 0: never."""
+
+    manifest_grace_ms: int = 10 * 60_000
+    """Old versions of the manifest stay this long for readers that have not seen a newer one. A few hundred small objects."""
+
     stop_timeout_ms: int = 5_000
 
     def __post_init__(self) -> None:
@@ -111,6 +118,8 @@ class ControllerConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown
         for name in _POSITIVE:
             if getattr(self, name) <= 0:
                 raise InvalidConfig(name, getattr(self, name), "more than 0")
+        if self.manifest_interval_ms < 0:
+            raise InvalidConfig("manifest_interval_ms", self.manifest_interval_ms, "0 (never), or more")
         if not SESSION_GRACE_MS_MIN <= self.session_grace_ms <= self.session_timeout_ms:
             allowed = f"from {SESSION_GRACE_MS_MIN} ms to session_timeout_ms ({self.session_timeout_ms} ms)"
             raise InvalidConfig("session_grace_ms", self.session_grace_ms, allowed)
@@ -145,7 +154,7 @@ class ControllerConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown
 _POSITIVE = (
     "default_partitions", "raft_heartbeat_ms", "election_timeout_ms",
     "session_timeout_ms", "session_grace_ms", "move_timeout_ms", "heartbeat_interval_ms", "tick_interval_ms", "lag_limit_ms",
-    "maintenance_interval_ms",
+    "maintenance_interval_ms", "manifest_grace_ms",
     "queue_count_max", "queue_bytes_max", "batch_count_max", "request_timeout_ms", "request_bytes_max", "reply_cache_count_max",
     "batch_bytes_max", "followers_count_max", "snapshot_records", "snapshot_bytes", "read_grace_ms", "janitor_interval_ms",
     "stop_timeout_ms",

@@ -1,9 +1,9 @@
 """Leases: a long job asks the cluster to keep the objects that its manifest names.
 
 A lease is one small JSON object that its holder renews and releases. While it lives, nothing is deleted that was destroyed after the moment
-that it reads from. Invariants: a lease binds for at most `LEASE_MS_MAX` from its last renewal and from the moment it reads from, whatever it
-says; a damaged one binds as if it had been written well, for that time. WAL slots do not obey leases: brokers delete them a minute after their
-data was committed, and a reader plans those offsets anew (docs/adr/0017). Source: `reference/spark.md` 7.4.
+that it reads from. Invariants: a lease binds for at most `LEASE_MS_MAX` from its last renewal and from the moment it reads from, whatever
+it says; a damaged one binds as if it had been written well, for that time. WAL slots do not obey leases: brokers delete them a minute after
+their data was committed, and a reader plans those offsets anew (docs/adr/0017). Source: `reference/spark.md` 7.4.
 """
 
 from dataclasses import dataclass
@@ -12,7 +12,7 @@ from uuid import UUID
 import msgspec
 import structlog
 
-from objectstore.errors import ObjectNotFound
+from objectstore.errors import ObjectNotFound, RangeNotSatisfiable
 from objectstore.ports import ObjectStore
 from stream.clock import WallClock
 from stream.ids import Millis
@@ -116,6 +116,8 @@ class LeaseBook:
             data = await self._store.get_range(key, 0, LEASE_BYTES_MAX)
         except ObjectNotFound:
             return None
+        except RangeNotSatisfiable:
+            data = b""
         try:
             lease = msgspec.json.decode(data, type=Lease)
         except msgspec.DecodeError as error:

@@ -1,8 +1,8 @@
 """What lies in WALs and is not committed yet: each live WAL walked from its first uncommitted slot to the first hole or fence.
 
 Invariants: only the contiguous run of slots counts (DESIGN 5): it is what a recoverer would take, so what was acknowledged is in it, and
-what is in it is never taken back. A cursor goes forward only, so a running reader asks for new slots alone, and one that is idle costs one GET a
-WAL. Slots are forgotten when the manifest says that they are committed. Must not write: readers never fence.
+what is in it is never taken back. A cursor goes forward only, so a running reader asks for new slots alone, and one that is idle costs one
+GET a WAL. Slots are forgotten when the manifest says that they are committed. Must not write: readers never fence.
 Source: DESIGN.md 5, `stream.recovery`.
 """
 
