@@ -5,7 +5,7 @@ grace, so the reader's manifest is old. Limits: `GETS_IN_FLIGHT_MAX` x `GET_BYTE
 """
 
 import asyncio
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import Callable, Sequence
 
 from objectstore.errors import RangeNotSatisfiable
 from objectstore.ports import ObjectStore
@@ -49,8 +49,8 @@ class SectionReader:
         self._cluster_id = cluster_id
         self._gets = asyncio.Semaphore(GETS_IN_FLIGHT_MAX)
 
-    async def read(self, refs: Sequence[SectionRef]) -> AsyncIterator[tuple[SectionRef, memoryview, str]]:
-        """(reference, raw bytes, key of the object) of each, in any order; decompressed one by one, as they are taken."""
+    async def read(self, refs: Sequence[SectionRef], take: Callable[[SectionRef, memoryview, str], None]) -> None:
+        """`take` gets reference, raw bytes and the key of the object of each, in any order, one after the other."""
         groups = _groups(sorted(set(refs)))
         reads = [asyncio.ensure_future(self._read(group)) for group in groups]
         try:
@@ -58,7 +58,7 @@ class SectionReader:
                 data, key = await read
                 for ref in group:
                     at = ref.position - group[0].position
-                    yield ref, codec.unpack_section(data[at : at + ref.stored_bytes], ref, key), key
+                    take(ref, codec.unpack_section(data[at : at + ref.stored_bytes], ref, key), key)
         finally:
             for read in reads:
                 read.cancel()

@@ -9,7 +9,7 @@ One event loop; calls wait for one another. Source: DESIGN.md 9, `reference/spar
 import asyncio
 import re
 from collections import OrderedDict
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from uuid import UUID
 
@@ -109,7 +109,7 @@ class ClusterView:
         async with self._lock:
             for attempt in range(_TRIES_MAX):
                 try:
-                    return [state async for state in self._states(topics)]
+                    return await self._states(topics)
                 except ObjectNotFound:
                     if attempt == _TRIES_MAX - 1:
                         raise
@@ -189,12 +189,13 @@ class ClusterView:
         if not self._cluster_id:
             self._cluster_id = await only_cluster(self._store)
             self._sections = SectionReader(self._store, self._cluster_id)
-        async for info in self._store.list(manifest_prefix(self._cluster_id), limit=1):
-            parsed = parse_manifest_key(info.key)
-            if parsed is None:
-                raise ObjectCorrupt(info.key, 0, "is no key of a manifest")
-            return parsed[1]
-        raise ManifestNotFound(self._cluster_id)
+        key = await _first_key(self._store, manifest_prefix(self._cluster_id))
+        if key is None:
+            raise ManifestNotFound(self._cluster_id)
+        parsed = parse_manifest_key(key)
+        if parsed is None:
+            raise ObjectCorrupt(key, 0, "is no key of a manifest")
+        return parsed[1]
 
     async def _reload(self) -> None:
         """A section went with its version after the grace: this view is old."""
@@ -209,23 +210,17 @@ class ClusterView:
             raise UnknownPartition(name, None)
         return found
 
-    async def _states(self, names: Sequence[str]) -> AsyncIterator[PartitionState]:
+    async def _states(self, names: Sequence[str]) -> list[PartitionState]:
         topics = [self._topic(name) for name in names]
         await self._load_shards([ref for topic in topics for ref in topic.shards])
-        for topic in topics:
-            for ref in topic.shards:
-                for entry in self._shards[ref].partitions:
-                    _, end = self._tail_of(entry)
-                    yield PartitionState(
-                        topic.name,
-                        topic.topic_id,
-                        entry.partition,
-                        StreamId(entry.stream_id),
-                        entry.leader,
-                        entry.log_start,
-                        entry.committed_end,
-                        end,
-                    )
+        return [self._state(topic, entry) for topic in topics for ref in topic.shards for entry in self._shards[ref].partitions]
+
+    def _state(self, topic: TopicEntry, entry: PartitionEntry) -> PartitionState:
+        _, end = self._tail_of(entry)
+        stream_id = StreamId(entry.stream_id)
+        return PartitionState(
+            topic.name, topic.topic_id, entry.partition, stream_id, entry.leader, entry.log_start, entry.committed_end, end
+        )
 
     def _tail_of(self, entry: PartitionEntry) -> tuple[list[TailRange], int]:
         """What follows the committed end without a gap, and where that ends."""
@@ -259,8 +254,10 @@ class ClusterView:
         return found
 
     async def _load_shards(self, refs: Sequence[SectionRef]) -> None:
-        async for ref, raw, key in self._sections.read([ref for ref in refs if ref not in self._shards]):
+        def take(ref: SectionRef, raw: memoryview, key: str) -> None:
             self._shards[ref] = codec.decode_shard(raw, ref, key)
+
+        await self._sections.read([ref for ref in refs if ref not in self._shards], take)
 
     async def _load_pages(self, pages: Sequence[PageRef]) -> dict[SectionRef, Entries]:
         """Through the cache, which may hold less than what is asked for at once."""
@@ -273,9 +270,12 @@ class ClusterView:
             else:
                 self._pages.move_to_end(page.section)
                 loaded[page.section] = entries
-        async for ref, raw, key in self._sections.read(list(missing)):
+
+        def take(ref: SectionRef, raw: memoryview, key: str) -> None:
             loaded[ref] = self._pages[ref] = entries = codec.decode_entries(raw, missing[ref], key)
             self._page_entries += len(entries)
+
+        await self._sections.read(list(missing), take)
         while self._page_entries > PAGE_CACHE_ENTRIES_MAX:
             _, dropped = self._pages.popitem(last=False)
             self._page_entries -= len(dropped)
@@ -287,7 +287,7 @@ async def only_cluster(store: ObjectStore) -> str:
     found: list[str] = []
     after = ""
     while len(found) < 10:
-        key = next(iter([info.key async for info in store.list(MANIFEST_ROOT, start_after=after, limit=1)]), None)
+        key = await _first_key(store, MANIFEST_ROOT, after)
         if key is None:
             break
         name = key.removeprefix(MANIFEST_ROOT).partition("/")[0]
@@ -299,3 +299,7 @@ async def only_cluster(store: ObjectStore) -> str:
     if len(found) > 1:
         raise SeveralClusters(found)
     return found[0]
+
+
+async def _first_key(store: ObjectStore, prefix: str, start_after: str = "") -> str | None:
+    return next(iter([info.key async for info in store.list(prefix, start_after=start_after, limit=1)]), None)
