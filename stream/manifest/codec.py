@@ -136,7 +136,7 @@ def unpack_section(stored: bytes | memoryview, ref: SectionRef, key: str) -> mem
 def decode_root(raw: memoryview, footer: Footer, key: str) -> ManifestRoot:
     try:
         root = _root_decoder.decode(raw)
-    except msgspec.DecodeError as error:
+    except (msgspec.DecodeError, UnicodeDecodeError) as error:
         raise ObjectCorrupt(key, footer.root.position, f"no root: {error}") from None
     if root.moment != (footer.controller_epoch, footer.root.version):
         raise ObjectCorrupt(key, footer.root.position, f"the root says {root.moment}, the footer {footer}")
@@ -153,7 +153,7 @@ def decode_entries(raw: memoryview, page: PageRef, key: str) -> Entries:
     at = page.section.position
     try:
         entries = _entries(_page_decoder.decode(raw), key, at)
-    except msgspec.DecodeError as error:
+    except (msgspec.DecodeError, UnicodeDecodeError) as error:
         raise ObjectCorrupt(key, at, f"no page: {error}") from None
     if (entries.start_offset, entries.end_offset, len(entries)) != (page.start_offset, page.end_offset, page.entry_count):
         raise ObjectCorrupt(key, at, f"a page with offsets [{entries.start_offset}, {entries.end_offset}), not as {page} says")
@@ -188,7 +188,7 @@ def decode_shard(raw: memoryview, ref: SectionRef, key: str) -> Shard:
     at = ref.position
     try:
         wire = _shard_decoder.decode(raw)
-    except msgspec.DecodeError as error:
+    except (msgspec.DecodeError, UnicodeDecodeError) as error:
         raise ObjectCorrupt(key, at, f"no shard: {error}") from None
     rows = list(zip(*_unpack_columns(wire.partitions, PARTITION_COLUMNS, key, at), strict=True))
     page_rows = list(zip(*_unpack_columns(wire.pages, PAGE_COLUMNS, key, at), strict=True))

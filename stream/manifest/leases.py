@@ -120,7 +120,7 @@ class LeaseBook:
             data = b""
         try:
             lease = msgspec.json.decode(data, type=Lease)
-        except msgspec.DecodeError as error:
+        except (msgspec.DecodeError, UnicodeDecodeError) as error:
             _log.warning("lease_unreadable", key=key, error=str(error), hint="it binds for seven days unless it is deleted")
             return _Known(etag, modified_ms, modified_ms + LEASE_MS_MAX)
         until_ms = min(lease.expires_ms, modified_ms + LEASE_MS_MAX, lease.read_from_ms + LEASE_MS_MAX)
