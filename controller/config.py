@@ -18,6 +18,10 @@ SESSION_GRACE_MS_MIN = 100
 """Followers send a heartbeat every half grace; less would be mostly heartbeats."""
 
 
+MANIFEST_GRACE_MS_MIN = 120_000
+"""Readers ask for the version behind the one they know for a minute: it must not have come and gone meanwhile."""
+
+
 class ControllerConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """A controller: alone, or one of three or five."""
 
@@ -115,11 +119,10 @@ class ControllerConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown
         if self.snapshots_kept < 2:
             raise InvalidConfig("snapshots_kept", self.snapshots_kept, "at least 2, so that a damaged one can be passed over")
         self._check_peers()
+        self._check_manifest()
         for name in _POSITIVE:
             if getattr(self, name) <= 0:
                 raise InvalidConfig(name, getattr(self, name), "more than 0")
-        if self.manifest_interval_ms < 0:
-            raise InvalidConfig("manifest_interval_ms", self.manifest_interval_ms, "0 (never), or more")
         if not SESSION_GRACE_MS_MIN <= self.session_grace_ms <= self.session_timeout_ms:
             allowed = f"from {SESSION_GRACE_MS_MIN} ms to session_timeout_ms ({self.session_timeout_ms} ms)"
             raise InvalidConfig("session_grace_ms", self.session_grace_ms, allowed)
@@ -138,6 +141,12 @@ class ControllerConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown
             found[int(number)] = address
         return found
 
+    def _check_manifest(self) -> None:
+        if self.manifest_interval_ms < 0:
+            raise InvalidConfig("manifest_interval_ms", self.manifest_interval_ms, "0 (never), or more")
+        if self.manifest_grace_ms < MANIFEST_GRACE_MS_MIN:
+            raise InvalidConfig("manifest_grace_ms", self.manifest_grace_ms, f"at least {MANIFEST_GRACE_MS_MIN}")
+
     def _check_peers(self) -> None:
         voters = self.voters
         if len(voters) not in {0, *QUORUM_SIZES}:
@@ -154,7 +163,7 @@ class ControllerConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown
 _POSITIVE = (
     "default_partitions", "raft_heartbeat_ms", "election_timeout_ms",
     "session_timeout_ms", "session_grace_ms", "move_timeout_ms", "heartbeat_interval_ms", "tick_interval_ms", "lag_limit_ms",
-    "maintenance_interval_ms", "manifest_grace_ms",
+    "maintenance_interval_ms",
     "queue_count_max", "queue_bytes_max", "batch_count_max", "request_timeout_ms", "request_bytes_max", "reply_cache_count_max",
     "batch_bytes_max", "followers_count_max", "snapshot_records", "snapshot_bytes", "read_grace_ms", "janitor_interval_ms",
     "stop_timeout_ms",

@@ -26,7 +26,7 @@ from stream.manifest.view import ClusterView
 from stream.ports import WalIdentity
 
 T = TypeVar("T")
-GRACE_MS = 60_000
+GRACE_MS = 120_000
 
 
 class CommittedImage:
