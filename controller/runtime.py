@@ -3,7 +3,7 @@
 Invariants: managers run one after another against one image; a request is answered, and its records shown to followers, only after they are
 committed; between two batches the image holds committed records only (`between` relies on it). One proposal is under way; what arrives
 meanwhile forms the next batch, so the batch grows with the load and an idle controller answers after one fdatasync. A proposal takes no
-further request once its records reach `batch_bytes_max`: it is that and the records of one request at most.
+further request once its records reach `batch_bytes_max`: it is that and one transaction, of `transaction_bytes_max`, at the most.
 A request without records is answered only when a majority has confirmed that we still lead: an old leader answers nothing.
 When a proposal fails, the image may hold what is not committed: the runtime is over (`failed`) and the image is built again from the log.
 Must not know a request's meaning (`controller.dispatch`) nor gRPC. Source: KRaft `QuorumController`'s event queue.
@@ -257,6 +257,13 @@ class Runtime:
         except Exception as error:  # noqa: BLE001 - a defect of one manager is the end of one request, not of the controller
             _log.exception("request_failed", request=pending.name)
             detail = f"{pending.name} failed inside the controller: {type(error).__name__}: {error}"
+            return Reply(status=Status.INVALID_REQUEST, detail=detail, controller_epoch=self._epoch), []
+        size_bytes = sum(map(len, encoded))
+        if size_bytes > self._config.transaction_bytes_max:
+            detail = (
+                f"{pending.name} makes {size_bytes} bytes of metadata records, {self._config.transaction_bytes_max} are allowed: split it"
+            )
+            _log.warning("transaction_too_large", request=pending.name, size_bytes=size_bytes)
             return Reply(status=Status.INVALID_REQUEST, detail=detail, controller_epoch=self._epoch), []
         self._image.apply_all(result.records)
         reply: Reply[Any] = Reply(
