@@ -216,10 +216,10 @@ def _resident_mb(pid: int) -> float:
 
 
 @contextmanager
-def _cluster(brokers: int, controller_count: int = 1) -> Iterator[tuple[str, Path]]:
+def _cluster(brokers: int, *arguments: str) -> Iterator[tuple[str, Path]]:
     """Processes of their own over moto: (bootstrap servers, state file)."""
     state = Path(f"/tmp/penstock-bench-{os.getpid()}.json")
-    process, _ = _dev("--brokers", str(brokers), "--controllers", str(controller_count), "--state-file", str(state))
+    process, _ = _dev("--brokers", str(brokers), "--state-file", str(state), *arguments)
     try:
         nodes = json.loads(state.read_text())["processes"]
         yield ",".join(f"127.0.0.1:{node['port']}" for node in nodes if node["role"] == "broker"), state
@@ -279,7 +279,7 @@ def controller_work() -> list[Measure]:
 def many_partitions() -> list[Measure]:
     """10,000 partitions over 3 brokers and 3 controllers, processes of their own on moto. The bars are our own."""
     brokers = [0, 1, 2]
-    with _cluster(len(brokers), 3) as (bootstrap, state):
+    with _cluster(len(brokers), "--controllers", "3") as (bootstrap, state):
         created = scale.create_s(bootstrap, brokers)
         moved = scale.move_s(bootstrap, brokers)
         failed_over = scale.fail_over_s(bootstrap, brokers, moves.Kill(state, signal.SIGKILL))

@@ -40,7 +40,7 @@ from controller.raft.messages import Base, Members
 from controller.rpc.client import ControllerClient
 from controller.rpc.messages import Status
 from controller.runtime import Runtime
-from controller.snapshots import SnapshotStore, copy_with_offset
+from controller.snapshots import SnapshotStore, copy_image
 from deploy import logs
 from objectstore.memory import MemoryStore
 from objectstore.url import open_store
@@ -140,7 +140,7 @@ async def _write_snapshot(store_url: str) -> int:
     image = large_image(PARTITIONS, OBJECTS)
     store = open_store(store_url)
     try:
-        copied, offset = copy_with_offset(image)
+        copied, offset = copy_image(image)
         return await SnapshotStore(store, _CLUSTER_ID, kept=2).save(copied, Base(offset, 1, offset, Members((0,))))
     finally:
         await store.close()

@@ -8,10 +8,8 @@ from collections.abc import Callable, Sequence
 from typing import Final
 
 from confluent_kafka import KafkaError
-from confluent_kafka.admin import AdminClient
-from confluent_kafka.cimpl import NewTopic
 
-from benchmarks import clients
+from benchmarks import clients, moves
 from deploy.reassign.admin import current_assignment, ongoing, reassign
 from deploy.wire import WireClient
 
@@ -24,8 +22,9 @@ _LOOK_INTERVAL_S: Final = 0.1
 def create_s(bootstrap: str, broker_ids: Sequence[int]) -> float:
     """One topic, one request."""
     began = time.perf_counter()
-    admin = AdminClient({"bootstrap.servers": bootstrap})
-    admin.create_topics([NewTopic(TOPIC, num_partitions=PARTITIONS, replication_factor=len(broker_ids))])[TOPIC].result(_TIMEOUT_S)
+    moves.create_topic(
+        bootstrap, [[broker_ids[(index + nth) % len(broker_ids)] for nth in range(len(broker_ids))] for index in range(PARTITIONS)], TOPIC
+    )
     _produce_to_all(bootstrap)
     return time.perf_counter() - began
 

@@ -33,7 +33,7 @@ from controller.raft.transport import PeerTransport
 from controller.reign import Reign
 from controller.rpc.server import ControllerService
 from controller.runtime import Runtime
-from controller.snapshots import SnapshotStore, Snapshotter, copy_with_offset
+from controller.snapshots import SnapshotStore, Snapshotter, copy_image
 from controller.standby import Standby
 from objectstore.ports import ObjectStore
 from stream.clock import WallClock
@@ -148,7 +148,7 @@ class ControllerServer:
         await quorum.start(Members(tuple(sorted(voters))), loaded.base if loaded else None, transport)
 
         async def copy_standby() -> tuple[ImageCopy, MetadataOffset]:
-            return copy_with_offset(standby.image)
+            return copy_image(standby.image)
 
         self._service = service = ControllerService(config, quorum, REQUESTS, standby=copy_standby, raft=transport.serve, now=loop.time)
         self.port = await service.start()

@@ -21,7 +21,7 @@ from controller.errors import SnapshotCorrupt
 from controller.metadata.codec import decode_record, encode_raw
 from controller.metadata.image import MetadataImage
 from controller.metadata.records import MetadataOffset
-from controller.metadata.snapshot import ImageCopy, copy_image
+from controller.metadata.snapshot import ImageCopy
 from controller.quorum import Quorum
 from controller.raft.messages import Base
 from controller.runtime import Runtime
@@ -56,9 +56,9 @@ class LoadedSnapshot:
         return MetadataOffset(self.base.offset)
 
 
-def copy_with_offset(image: MetadataImage) -> tuple[ImageCopy, MetadataOffset]:
+def copy_image(image: MetadataImage) -> tuple[ImageCopy, MetadataOffset]:
     """For `Runtime.between`: a copy that may be encoded while the image moves on, and what it reaches up to."""
-    return copy_image(image), image.end_offset
+    return ImageCopy.of(image), image.end_offset
 
 
 async def encode_copy(copied: ImageCopy) -> list[msgspec.Raw]:
@@ -189,7 +189,7 @@ class Snapshotter:
 
     async def take(self) -> MetadataOffset:
         """One snapshot now. -> its offset."""
-        copied, offset = await self._runtime.between(copy_with_offset)
+        copied, offset = await self._runtime.between(copy_image)
         size_bytes = self._runtime.counters.bytes
         record_count = await self._snapshots.save(copied, self._quorum.point_at(offset))
         self._since, self._bytes_since = offset, size_bytes

@@ -6,7 +6,6 @@ references, and a tick comes behind, bounded. Source: AutoMQ `S3ObjectControlMan
 """
 
 from collections.abc import Iterable
-from heapq import nsmallest
 from itertools import islice
 
 from controller.managers.checks import check_node
@@ -54,8 +53,8 @@ def destroy_unreferenced(image: MetadataImage, now_ms: Millis, limit: int) -> li
 
 def deletable(image: MetadataImage, now_ms: Millis, grace_ms: int, limit: int) -> list[ObjectState]:
     """Destroyed objects whose read grace is over, oldest first: delete their bytes, then say `objects_removed`."""
-    due = ((state.since_ms, state.object_id) for state in image.objects.destroyed() if state.since_ms + grace_ms <= now_ms)
-    states = (image.objects.get(object_id) for _, object_id in nsmallest(limit, due))
+    due = sorted((state.since_ms, state.object_id) for state in image.objects.destroyed() if state.since_ms + grace_ms <= now_ms)
+    states = (image.objects.get(object_id) for _, object_id in due[:limit])
     return [state for state in states if state is not None]
 
 

@@ -1,7 +1,7 @@
 """An image as records: replaying them into a fresh image gives an equal one, id counters included.
 
-In two steps, because the second one is long and the image moves on meanwhile: `copy_image` is quick and whole (about 0.5 us for each stream
-and object), the records are made from the copy, as many at a time as the caller likes.
+In two steps, because the second one is long and the image moves on meanwhile: `ImageCopy.of` is quick and whole (about 0.5 us for each
+stream and object), the records are made from the copy, as many at a time as the caller likes.
 Invariant: only live facts are written; the size follows the image, not its history. A record holds at most `RANGES_PER_RECORD_MAX` ranges.
 Must not store anything: where records go is the caller's business. Source: KRaft `ImageWriter`.
 """
@@ -55,8 +55,32 @@ class ImageCopy:
     lasts: list[Record]
     """Configs and keys."""
 
+    @staticmethod
+    def of(image: MetadataImage) -> "ImageCopy":
+        """The image as it is now."""
+        firsts: list[Record] = [
+            ClusterRecord(image.cluster_id),
+            IdsReserved(image.next_stream_id, image.next_object_id, image.next_node_epoch),
+            ProducerIdsAllocated(image.next_producer_id),
+        ]
+        streams = list(map(copy, image.streams))
+        for stream in streams:
+            if stream.entries:
+                stream.entries = stream.entries.copy()
+        lasts: list[Record] = [ConfigRecord(*config) for config in image.configs.items()]
+        lasts += [KeyValueRecord(key, data) for key, data in image.kv.items()]
+        return ImageCopy(
+            firsts,
+            list(image.nodes),
+            list(map(copy, image.nodes.wals())),
+            [(TopicRecord(topic.topic_id, topic.name), topic.partitions.copy()) for topic in image.topics],
+            streams,
+            list(map(copy, image.objects)),
+            lasts,
+        )
+
     def records(self) -> Iterator[Record]:
-        """All of it, lazily; once."""
+        """All of it, lazily."""
         yield from self.firsts
         yield from self.nodes
         for wal in self.wals:
@@ -77,30 +101,6 @@ class ImageCopy:
         records = self.records()
         while chunk := list(islice(records, records_max)):
             yield chunk
-
-
-def copy_image(image: MetadataImage) -> ImageCopy:
-    """The image as it is now."""
-    firsts: list[Record] = [
-        ClusterRecord(image.cluster_id),
-        IdsReserved(image.next_stream_id, image.next_object_id, image.next_node_epoch),
-        ProducerIdsAllocated(image.next_producer_id),
-    ]
-    streams = list(map(copy, image.streams))
-    for stream in streams:
-        if stream.entries:
-            stream.entries = stream.entries.copy()
-    lasts: list[Record] = [ConfigRecord(*config) for config in image.configs.items()]
-    lasts += [KeyValueRecord(key, data) for key, data in image.kv.items()]
-    return ImageCopy(
-        firsts,
-        list(image.nodes),
-        list(map(copy, image.nodes.wals())),
-        [(TopicRecord(topic.topic_id, topic.name), topic.partitions.copy()) for topic in image.topics],
-        streams,
-        list(map(copy, image.objects)),
-        lasts,
-    )
 
 
 def _wal(wal: WalState) -> Iterator[Record]:

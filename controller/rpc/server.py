@@ -34,7 +34,7 @@ from controller.rpc.transport import (
 )
 from controller.runtime import Runtime
 from controller.sessions import Sessions
-from controller.snapshots import copy_with_offset, encode_copy
+from controller.snapshots import copy_image, encode_copy
 from stream.clock import MonotonicClock
 from stream.ids import NodeEpoch, NodeId
 
@@ -181,7 +181,7 @@ class ControllerService:
 
     async def _copy_image(self) -> tuple[ImageCopy, MetadataOffset]:
         lead = self._lead
-        return await (self._standby() if lead is None else lead.runtime.between(copy_with_offset))
+        return await (self._standby() if lead is None else lead.runtime.between(copy_image))
 
     # --- Follow ---------------------------------------------------------------------------------------------------------------------
 

@@ -22,7 +22,7 @@ from controller.rpc.server import ControllerService, Lead
 from controller.rpc.transport import StreamContext
 from controller.runtime import Runtime
 from controller.sessions import Sessions
-from controller.snapshots import copy_with_offset
+from controller.snapshots import copy_image
 from controller.ticks import OVER, Ticks
 from objectstore.ports import ObjectStore
 from stream.ids import Millis
@@ -132,7 +132,7 @@ async def run_controller(
     )
 
     async def copy() -> tuple[list[Record], MetadataOffset]:
-        return copy_with_offset(image)
+        return copy_image(image)
 
     async def no_peers(_: object, context: StreamContext) -> None:
         raise AssertionError(f"{context.peer()} looked for another voter")

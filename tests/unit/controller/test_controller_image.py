@@ -27,7 +27,7 @@ from controller.metadata.records import (
     TopicRemoved,
     WalEnded,
 )
-from controller.metadata.snapshot import RANGES_PER_RECORD_MAX, copy_image
+from controller.metadata.snapshot import RANGES_PER_RECORD_MAX, ImageCopy
 from controller.metadata.topics import PartitionKey
 from stream.ids import Millis, NodeEpoch, NodeId, ObjectId, Offset, StreamId, WalSequence
 from stream.ports import ObjectRole, WalIdentity
@@ -71,8 +71,8 @@ def test_ids_of_what_was_removed_are_not_given_again_after_a_snapshot(cluster: C
 
 
 def test_a_snapshot_comes_in_bounded_chunks(cluster: Cluster) -> None:
-    records = list(copy_image(cluster.image).records())
-    chunks = list(copy_image(cluster.image).chunks(4))
+    records = list(ImageCopy.of(cluster.image).records())
+    chunks = list(ImageCopy.of(cluster.image).chunks(4))
     assert [record for chunk in chunks for record in chunk] == records
     assert {len(chunk) for chunk in chunks[:-1]} == {4}
 
@@ -83,7 +83,7 @@ def test_an_object_with_very_many_ranges_takes_several_records() -> None:
     cluster.topic("t", partitions=RANGES_PER_RECORD_MAX // 2 + 1)
     cluster.open_led(node)
     cluster.commit(node, slot(node, 0, *(part(stream.stream_id, 0, 1) for stream in cluster.image.streams)))
-    sizes = [len(record.ranges) for record in copy_image(cluster.image).records() if isinstance(record, ObjectCommitted)]
+    sizes = [len(record.ranges) for record in ImageCopy.of(cluster.image).records() if isinstance(record, ObjectCommitted)]
     assert sizes == [RANGES_PER_RECORD_MAX, 2]
     assert snapshot_of(cluster.image) == cluster.image
 
@@ -120,7 +120,7 @@ def test_a_copy_does_not_change_with_the_image() -> None:
     cluster.commit(node, slot(node, 0, part(0, 0, 4), part(1, 0, 4)))
     cluster.apply([KeyValueRecord("k", b"1"), ConfigRecord(2, "t", "retention.ms", "5")])
     before, end_offset = snapshot_of(cluster.image), cluster.image.end_offset
-    copied = copy_image(cluster.image)
+    copied = ImageCopy.of(cluster.image)
     cluster.commit(node, slot(node, 1, part(0, 4, 8)))
     cluster.apply([StreamTrimmed(StreamId(1), Offset(2)), KeyValueRecord("k", b"2"), ConfigRecord(2, "t", "retention.ms", None)])
     cluster.prepare(node)
@@ -165,7 +165,7 @@ def test_a_delta_names_what_was_touched(cluster: Cluster) -> None:
 
 
 def test_records_are_read_back_and_unknown_ones_are_refused(cluster: Cluster) -> None:
-    for record in copy_image(cluster.image).records():
+    for record in ImageCopy.of(cluster.image).records():
         assert decode_record(encode_record(record)) == record
     assert decode_record(encode_raw([IdsReserved(StreamId(1), ObjectId(2), NodeEpoch(3))])[0]) == IdsReserved(
         StreamId(1), ObjectId(2), NodeEpoch(3)

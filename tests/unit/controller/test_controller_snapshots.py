@@ -8,7 +8,7 @@ from controller.errors import SnapshotCorrupt
 from controller.metadata.image import MetadataImage
 from controller.metadata.records import ClusterRecord, KeyValueRecord, MetadataOffset
 from controller.raft.messages import Base, Members
-from controller.snapshots import SnapshotStore, copy_with_offset
+from controller.snapshots import SnapshotStore, copy_image
 from objectstore.memory import MemoryStore
 from stream.keys import snapshot_key
 
@@ -23,7 +23,7 @@ def image(keys: int) -> MetadataImage:
 
 async def save(snapshots: SnapshotStore, keys: int) -> MetadataImage:
     made = image(keys)
-    copied, offset = copy_with_offset(made)
+    copied, offset = copy_image(made)
     await snapshots.save(copied, Base(7, EPOCH, offset, Members((0, 1, 2))))
     return made
 
