@@ -83,8 +83,8 @@ class ControllerConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown
     reply_cache_count_max: int = 4_096
     """Answers kept for repetition after a lost reply."""
 
-    batch_bytes_max: int = 256 << 10
-    """Records in one message to a follower, which applies them in one turn of its event loop (about 20 ms). A proposal with so many takes
+    batch_bytes_max: int = 128 << 10
+    """Records in one message to a follower, which applies them in one turn of its event loop (10 to 20 ms). A proposal with so many takes
     no further request.
     """
 
