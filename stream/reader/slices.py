@@ -1,8 +1,8 @@
 """What one task reads: stretches of partitions, each in one object. Made by a planner on one machine, read on another.
 
-Invariant: a slice names the object, the stream and the offsets completely, so that reading it needs the store and nothing else; [start_offset,
-end_offset) was committed for this object, so the object holds all of it. A partition's slices, one after the other, cover each offset once:
-that is the planner's promise. Must not import more than the standard library: drivers and executors pickle them by the thousand.
+Invariant: a slice names object, stream and offsets completely, so that reading it needs the store and nothing else; its offsets were
+committed for this object, so the object holds them all. A partition's slices, one after the other, cover each offset once: that is the
+planner's promise. Must not import more than the standard library: drivers and executors pickle them by the thousand.
 """
 
 from dataclasses import dataclass
@@ -13,7 +13,7 @@ from typing import NamedTuple
 class Slice:
     """The part [start_offset, end_offset) of a partition that lies in one object.
 
-    size_bytes and record_count are what the metadata says of it, for packing and limits; for a part of a committed range they are estimates.
+    size_bytes and record_count are what the metadata says of it, for packing and limits; for a part of a committed range, estimates.
     """
 
     key: str
