@@ -4,7 +4,7 @@ Invariants: no byte is read outside [DATA_START, DATA_END) of a row and nothing 
 says: every length is compared with what is left before it is used, every output with its capacity before it is written. Everything that
 `stream.batch.records` refuses is refused. Same results as `decode_numpy`, which is what runs where numba is not installed.
 
-Memory is addressed by number (`_u8`, `_get`, `_set64`, ...), as in C: handing arrays from function to function counts their references, 0.7 us
+Memory is addressed by number (`_u8`, `_get`, `_set64`, ...), as in C: handing arrays from one function to another counts references, 0.7 us
 per record. A byte loop instead of `_copy` costs a factor of eight: LLVM sees no memcpy in it.
 Only `decode` and `walk` are called from outside; they take the addresses of arrays that their caller holds.
 Source: Kafka `DefaultRecord`; numba's `cgutils.raw_memcpy`.

@@ -10,7 +10,8 @@ from typing import Any, Final, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from stream.batch.header import parse_header
+from stream.batch.header import HEADER as BATCH_HEADER
+from stream.batch.header import HEADER_BYTES, MAGIC, BatchHeader
 from stream.batch.varint import read_varint
 from stream.errors import BatchCorrupt
 from stream.reader import decode_table as t
@@ -20,7 +21,6 @@ from stream.reader.config import ReadConfig
 
 _Numbers = NDArray[np.int64]
 _INT64_MAX: Final = (1 << 63) - 1
-_HEADER_BYTES: Final = 61
 _OFFSET_BYTES: Final = 8
 _TYPES: Final = dict(zip(NAMES, (field.type for field in arrow_schema(NAMES)), strict=True))
 
@@ -66,25 +66,28 @@ class NumpyRows:
         self._bytes = 0
 
     def walk(self, block: t.Bytes, at: int, expected: int, end_offset: int, table: t.Table) -> tuple[int, int, int, int]:
-        view, row = block.data, 0
-        while at < len(view) and row < len(table):
-            try:
-                header = parse_header(view, at)
-            except BatchCorrupt as error:
-                return row, at, expected, _walk_error(str(error))
-            if header.base_offset < expected or header.next_offset > end_offset:
+        row, end = 0, block.size
+        while at < end and row < len(table):
+            if end - at < HEADER_BYTES or block[at + 16] != MAGIC:
+                return row, at, expected, t.BAD_HEADER
+            header = BatchHeader._make(BATCH_HEADER.unpack_from(block.data, at))
+            if not HEADER_BYTES <= header.size_bytes <= end - at:
+                return row, at, expected, t.BAD_LENGTH
+            if header.base_offset < expected or header.last_offset_delta < 0 or header.next_offset > end_offset:
                 return row, at, expected, t.BAD_OFFSETS
-            end = at + header.size_bytes
+            behind = at + header.size_bytes
             table[row] = (
-                at, end, header.base_offset, header.last_offset, header.attributes, header.base_timestamp_ms, header.max_timestamp_ms,
-                header.producer_id, header.record_count, header.crc, at + _HEADER_BYTES, end,
+                at, behind, header.base_offset, header.last_offset, header.attributes, header.base_timestamp_ms, header.max_timestamp_ms,
+                header.producer_id, header.record_count, header.crc, at + HEADER_BYTES, behind,
             )  # fmt: skip
-            expected, at, row = header.next_offset, end, row + 1
+            expected, at, row = header.next_offset, behind, row + 1
         return row, at, expected, t.DONE
 
     def add(self, group: t.Group) -> Iterator[RecordBatch]:
         records = _parse(group)
         chosen = np.flatnonzero((records.offset >= group.low) & (records.offset < group.high))
+        if not len(chosen):
+            return
         batch = self._to_arrow(group, records, chosen)
         weights = np.cumsum(self._weights(group, records, chosen))
         at = 0
@@ -135,18 +138,10 @@ class NumpyRows:
             arrays["timestamp"] = _timestamps(group, records, chosen, attributes & 8 != 0)
         if "headers" in self._columns:
             arrays["headers"] = _headers(group.source, records.headers, chosen)
-        places = Places(max(1, len(chosen)))
+        places = Places(len(chosen))
         places.extend_to(len(chosen), group.topic, group.partition)
         places.take(arrays, self._columns)
         return pa.RecordBatch.from_arrays([arrays[name] for name in self._columns], schema=self._schema)
-
-
-def _walk_error(what: str) -> int:
-    if "length" in what:
-        return t.BAD_LENGTH
-    if "offsets" in what:
-        return t.BAD_OFFSETS
-    return t.BAD_COUNT if "count" in what else t.BAD_HEADER
 
 
 # --- reading records ------------------------------------------------------------------------------------------------------------------

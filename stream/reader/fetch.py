@@ -124,7 +124,7 @@ class Fetch:
         if index is not None:
             return index, None
         size_bytes = slice_.object_size_bytes
-        is_small = size_bytes <= self._config.gap_bytes_max
+        is_small = size_bytes <= max(self._config.gap_bytes_max, TAIL_BYTES)
         position = 0 if is_small else size_bytes - TAIL_BYTES
         tail = await self._get(slice_.key, position, size_bytes)
         parsed = parse_tail(tail, size_bytes, slice_.key)

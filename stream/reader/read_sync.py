@@ -9,6 +9,7 @@ import asyncio
 import atexit
 import os
 from collections.abc import Coroutine, Iterator, Sequence
+from contextlib import suppress
 from threading import Lock, Thread
 from typing import Any, TypeVar
 
@@ -49,10 +50,12 @@ class BackgroundLoop:
 
     def close(self) -> None:
         """Close all stores and end the thread."""
-        self.run(self._close_stores(), _CLOSE_S)
-        self._loop.call_soon_threadsafe(self._loop.stop)
-        self._thread.join(_CLOSE_S)
-        self._loop.close()
+        try:
+            self.run(self._close_stores(), _CLOSE_S)
+        finally:
+            self._loop.call_soon_threadsafe(self._loop.stop)
+            self._thread.join(_CLOSE_S)
+            self._loop.close()
 
     async def _close_stores(self) -> None:
         for store in self._stores.values():
@@ -79,9 +82,11 @@ class _Process:
         self._background = None
 
     def close(self) -> None:
+        """At the interpreter's end, when it starts no threads any more: a store that would need one to close has nothing left to lose."""
         background, self._background = self._background, None
         if background is not None:
-            background.close()
+            with suppress(RuntimeError, TimeoutError):
+                background.close()
 
 
 _process = _Process()
