@@ -13,3 +13,4 @@ Array: TypeAlias = Any
 Schema: TypeAlias = Any
 RecordBatch: TypeAlias = Any
 DataType: TypeAlias = Any
+Buffer: TypeAlias = Any

@@ -8,9 +8,6 @@ Source: Spark `KafkaRecordToRowConverter.kafkaSchema`.
 from collections.abc import Sequence
 from typing import Final
 
-import numpy as np
-from numpy.typing import NDArray
-
 from stream.reader.arrow import Array, Schema, pa
 
 HEADER: Final = pa.struct([pa.field("key", pa.string()), pa.field("value", pa.binary())])
@@ -29,8 +26,8 @@ DEFAULT: Final = NAMES[:-1]
 """Without headers, which have to be asked for (`includeHeaders`)."""
 
 _WEIGHTS: Final = {"key": 4, "value": 4, "topic": 4, "partition": 4, "offset": 8, "timestamp": 8, "timestampType": 4, "headers": 4}
-_TOPICS_MAX: Final = 8
-"""Topic columns kept ready; a task rarely reads more topics at once."""
+_VALUES_MAX: Final = 16
+"""Columns of one topic or partition kept ready; a task rarely reads more at once."""
 
 
 def arrow_schema(columns: Sequence[str] = DEFAULT) -> Schema:
@@ -49,12 +46,12 @@ def row_bytes(columns: Sequence[str], topic: str) -> int:
 class Places:
     """Columns `topic` and `partition` of one Arrow batch after the other: a few stretches of rows, each of one partition."""
 
-    __slots__ = ("_rows_max", "_runs", "_topics")
+    __slots__ = ("_columns", "_rows_max", "_runs")
 
     def __init__(self, rows_max: int) -> None:
         self._rows_max = rows_max
         self._runs: list[tuple[str, int, int]] = []
-        self._topics: dict[str, Array] = {}
+        self._columns: dict[str | int, Array] = {}
 
     def extend_to(self, row: int, topic: str, partition: int) -> None:
         """All rows behind those known before `row` are of this partition."""
@@ -65,23 +62,26 @@ class Places:
 
     def take(self, arrays: dict[str, Array], columns: Sequence[str]) -> None:
         """Add the columns, as far as they are wanted, and begin anew."""
-        starts = [0, *(end for _, _, end in self._runs)]
         if "topic" in columns:
-            parts = [self._topic(topic, end - start) for start, (topic, _, end) in zip(starts, self._runs, strict=False)]
-            arrays["topic"] = parts[0] if len(parts) == 1 else pa.concat_arrays(parts)
+            arrays["topic"] = self._column([(topic, end) for topic, _, end in self._runs])
         if "partition" in columns:
-            partitions: NDArray[np.int32] = np.empty(starts[-1], np.int32)
-            for start, (_, partition, end) in zip(starts, self._runs, strict=False):
-                partitions[start:end] = partition
-            arrays["partition"] = pa.array(partitions)
+            arrays["partition"] = self._column([(partition, end) for _, partition, end in self._runs])
         self._runs = []
 
-    def _topic(self, topic: str, rows: int) -> Array:
-        column = self._topics.get(topic)
+    def _column(self, runs: Sequence[tuple[str | int, int]]) -> Array:
+        """runs: values and the rows where they end."""
+        starts = [0, *(end for _, end in runs)]
+        parts = [self._same(value, end - start) for start, (value, end) in zip(starts, runs, strict=False)]
+        return parts[0] if len(parts) == 1 else pa.concat_arrays(parts)
+
+    def _same(self, value: str | int, rows: int) -> Array:
+        """A column of one value; the longest possible one is kept, and a part of it given."""
+        column = self._columns.get(value)
         if column is None:
-            if len(self._topics) >= _TOPICS_MAX:
-                self._topics.pop(next(iter(self._topics)))
-            column = self._topics[topic] = pa.repeat(pa.scalar(topic, pa.string()), self._rows_max)
+            if len(self._columns) >= _VALUES_MAX:
+                self._columns.pop(next(iter(self._columns)))
+            kind = pa.string() if isinstance(value, str) else pa.int32()
+            column = self._columns[value] = pa.repeat(pa.scalar(value, kind), self._rows_max)
         return column.slice(0, rows)
 
 

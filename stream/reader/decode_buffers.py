@@ -1,18 +1,18 @@
 """Arrow's buffers around the compiled decoder: allocated, grown when it asks, handed to Arrow without a copy.
 
-Invariant: the addresses in the job are those of the arrays held here, and their capacities are true; nothing else lets compiled code write.
-An Arrow batch owns its buffers: after `_take` new ones are allocated.
+Invariant: the addresses in the job are those of the buffers held here, and their capacities are true; nothing else lets compiled code
+write. An Arrow batch owns its buffers: after `_take` new ones are allocated, from Arrow's pool, which gives warm memory again.
 """
 
 from collections.abc import Iterator, Sequence
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
 from stream.reader import decode_kernel as k
 from stream.reader import decode_table as t
-from stream.reader.arrow import Array, RecordBatch, pa
+from stream.reader.arrow import Array, Buffer, RecordBatch, pa
 from stream.reader.columns import HEADER, NAMES, Places, arrow_schema, readable_names, row_bytes
 from stream.reader.config import ReadConfig
 
@@ -37,7 +37,8 @@ class CompiledRows:
         self._schema = arrow_schema(columns)
         self._rows_max = config.rows_max
         self._places = Places(config.rows_max)
-        self._arrays: dict[int, NDArray[Any]] = {}
+        self._buffers: dict[int, Buffer] = {}
+        self._is_begun = False
         self._capacities = {k.KEY_CAPACITY: _CAPACITY_MIN, k.VALUE_CAPACITY: _CAPACITY_MIN, k.HEADERS_CAPACITY: _HEADERS_MIN,
                             k.NAME_CAPACITY: _CAPACITY_MIN, k.HEADER_VALUE_CAPACITY: _CAPACITY_MIN}  # fmt: skip
         self._job: NDArray[np.int64] = np.zeros(k.JOB_SIZE, np.int64)
@@ -56,7 +57,7 @@ class CompiledRows:
         job[k.ROW], job[k.ROW_AT] = 0, -1
         job[k.LOW_OFFSET], job[k.HIGH_OFFSET] = group.low, group.high
         job[k.ROW_BYTES] = row_bytes(self._columns, group.topic)
-        if not self._arrays:
+        if not self._is_begun:
             self._begin()
         while True:
             code = k.decode(source, group.source.size, table, len(group.table), self._job_address)
@@ -72,39 +73,28 @@ class CompiledRows:
             self._begin()
 
     def flush(self) -> Iterator[RecordBatch]:
-        if self._arrays and self._job[k.OUT_ROWS]:
+        if self._is_begun and self._job[k.OUT_ROWS]:
             yield self._take()
 
     # --- buffers ----------------------------------------------------------------------------------------------------------------------
 
     def _begin(self) -> None:
         self._job[k.OUT_ROWS : k.NULL_HEADER_VALUES + 1] = 0
-        rows = self._rows_max
+        self._buffers = {}
         for name in self._columns:
-            match name:
-                case "offset":
-                    self._hold(k.OFFSETS, np.empty(rows, np.int64))
-                case "timestamp":
-                    self._hold(k.TIMESTAMPS, np.empty(rows, np.int64))
-                case "timestampType":
-                    self._hold(k.TIMESTAMP_TYPES, np.empty(rows, np.int32))
-                case "key":
-                    self._begin_nullable(k.KEY_OFFSETS, k.KEY_CAPACITY)
-                case "value":
-                    self._begin_nullable(k.VALUE_OFFSETS, k.VALUE_CAPACITY)
-                case "headers":
-                    self._begin_headers()
-                case _:
-                    pass
-        if not self._arrays:
-            # Only topic and partition are wanted: there is nothing to write, but rows are counted all the same.
-            self._hold(k.OFFSETS, np.empty(0, np.int64))
+            if name in _FIXED:
+                slot, width = _FIXED[name]
+                self._hold(slot, pa.allocate_buffer(width * self._rows_max))
+            elif name in _NULLABLE:
+                self._begin_nullable(_NULLABLE[name].offsets, _NULLABLE[name].capacity)
+            elif name == "headers":
+                self._begin_headers()
+        self._is_begun = True
 
     def _begin_nullable(self, offsets: int, capacity: int) -> None:
-        rows = self._rows_max
-        self._hold(offsets, _offsets(rows))
-        self._hold(offsets + 1, _all_valid(rows))
-        self._hold(offsets + 2, np.empty(self._capacities[capacity], np.uint8))
+        self._hold(offsets, _offsets(self._rows_max))
+        self._hold(offsets + 1, _all_valid(self._rows_max))
+        self._hold(offsets + 2, pa.allocate_buffer(self._capacities[capacity]))
         self._job[capacity] = self._capacities[capacity]
 
     def _begin_headers(self) -> None:
@@ -112,101 +102,109 @@ class CompiledRows:
         self._hold(k.LIST_OFFSETS, _offsets(self._rows_max))
         self._hold(k.LIST_VALID, _all_valid(self._rows_max))
         self._hold(k.NAME_OFFSETS, _offsets(headers))
-        self._hold(k.NAME_DATA, np.empty(self._capacities[k.NAME_CAPACITY], np.uint8))
+        self._hold(k.NAME_DATA, pa.allocate_buffer(self._capacities[k.NAME_CAPACITY]))
         self._hold(k.HEADER_VALUE_OFFSETS, _offsets(headers))
         self._hold(k.HEADER_VALUE_VALID, _all_valid(headers))
-        self._hold(k.HEADER_VALUE_DATA, np.empty(self._capacities[k.HEADER_VALUE_CAPACITY], np.uint8))
+        self._hold(k.HEADER_VALUE_DATA, pa.allocate_buffer(self._capacities[k.HEADER_VALUE_CAPACITY]))
         for capacity in (k.HEADERS_CAPACITY, k.NAME_CAPACITY, k.HEADER_VALUE_CAPACITY):
             self._job[capacity] = self._capacities[capacity]
 
-    def _hold(self, slot: int, array: NDArray[Any]) -> None:
-        self._arrays[slot] = array
-        self._job[slot] = address_of(array)
+    def _hold(self, slot: int, buffer: Buffer) -> None:
+        self._buffers[slot] = buffer
+        self._job[slot] = buffer.address
 
     def _grow(self) -> None:
         """What the decoder could not fit into its outputs gets double the room, or what it needs."""
-        self._grow_one(k.NEED_KEY, k.KEY_CAPACITY, (k.KEY_DATA,))
-        self._grow_one(k.NEED_VALUE, k.VALUE_CAPACITY, (k.VALUE_DATA,))
-        if "headers" in self._columns:
-            slots = (k.NAME_OFFSETS, k.HEADER_VALUE_OFFSETS, k.HEADER_VALUE_VALID)
-            self._grow_one(k.NEED_HEADERS, k.HEADERS_CAPACITY, slots)
-            self._grow_one(k.NEED_NAME, k.NAME_CAPACITY, (k.NAME_DATA,))
-            self._grow_one(k.NEED_HEADER_VALUE, k.HEADER_VALUE_CAPACITY, (k.HEADER_VALUE_DATA,))
+        for capacity, need, slots in _GROWING:
+            needed, had = int(self._job[need]), int(self._job[capacity])
+            if needed <= had or slots[0] not in self._buffers:
+                continue
+            new = max(needed, min(2 * had, self._bytes_max))
+            for slot in slots:
+                self._hold(slot, self._grown(slot, new))
+            self._job[capacity] = new
+            # The next Arrow batch begins with the room of this one, but not with that of a single huge record.
+            self._capacities[capacity] = min(new, self._bytes_max)
 
-    def _grow_one(self, need: int, capacity: int, slots: Sequence[int]) -> None:
-        needed, had = int(self._job[need]), int(self._job[capacity])
-        if needed <= had:
-            return
-        new = max(needed, min(2 * had, self._bytes_max))
-        for slot in slots:
-            before = self._arrays[slot]
-            if slot in (k.NAME_OFFSETS, k.HEADER_VALUE_OFFSETS):
-                grown: NDArray[Any] = _offsets(new)
-            elif slot == k.HEADER_VALUE_VALID:
-                grown = _all_valid(new)
-            else:
-                grown = np.empty(new, np.uint8)
-            grown[: len(before)] = before
-            self._hold(slot, grown)
-        self._job[capacity] = new
-        # The next Arrow batch begins with the room of this one, but not with that of a single huge record.
-        self._capacities[capacity] = min(new, self._bytes_max)
+    def _grown(self, slot: int, capacity: int) -> Buffer:
+        before = self._buffers[slot]
+        if slot in (k.NAME_OFFSETS, k.HEADER_VALUE_OFFSETS):
+            after = _offsets(capacity)
+        elif slot == k.HEADER_VALUE_VALID:
+            after = _all_valid(capacity)
+        else:
+            after = pa.allocate_buffer(capacity)
+        memoryview(after)[: before.size] = memoryview(before)
+        return after
 
     # --- Arrow ------------------------------------------------------------------------------------------------------------------------
 
     def _take(self) -> RecordBatch:
-        job, rows = self._job, int(self._job[k.OUT_ROWS])
+        job = self._job.tolist()
+        rows = job[k.OUT_ROWS]
         arrays: dict[str, Array] = {}
         for name in self._columns:
-            match name:
-                case "offset":
-                    arrays[name] = self._fixed(name, k.OFFSETS, rows)
-                case "timestamp":
-                    arrays[name] = self._fixed(name, k.TIMESTAMPS, rows)
-                case "timestampType":
-                    arrays[name] = self._fixed(name, k.TIMESTAMP_TYPES, rows)
-                case "key":
-                    arrays[name] = self._nullable(rows, int(job[k.NULL_KEYS]), k.KEY_OFFSETS, int(job[k.OUT_KEY]))
-                case "value":
-                    arrays[name] = self._nullable(rows, int(job[k.NULL_VALUES]), k.VALUE_OFFSETS, int(job[k.OUT_VALUE]))
-                case "headers":
-                    arrays[name] = self._headers(rows)
-                case _:
-                    pass
+            if name in _FIXED:
+                arrays[name] = pa.Array.from_buffers(_TYPES[name], rows, [None, self._buffers[_FIXED[name][0]]], 0)
+            elif name in _NULLABLE:
+                arrays[name] = self._nullable(job, rows, _NULLABLE[name])
+            elif name == "headers":
+                arrays[name] = self._headers(job, rows)
         self._places.take(arrays, self._columns)
-        self._arrays = {}
+        self._is_begun = False
         return pa.RecordBatch.from_arrays([arrays[name] for name in self._columns], schema=self._schema)
 
-    def _buffer(self, slot: int, bytes_used: int) -> Array:
-        return pa.py_buffer(self._arrays[slot])[:bytes_used]
+    def _nullable(self, job: Sequence[int], rows: int, slots: "_Slots") -> Array:
+        buffers = self._buffers
+        valid = buffers[slots.offsets + 1] if job[slots.nulls] else None
+        data = buffers[slots.offsets + 2].slice(0, job[slots.used])
+        return pa.Array.from_buffers(_BINARY, rows, [valid, buffers[slots.offsets], data], job[slots.nulls])
 
-    def _fixed(self, name: str, slot: int, rows: int) -> Array:
-        return pa.Array.from_buffers(_TYPES[name], rows, [None, self._buffer(slot, rows * self._arrays[slot].itemsize)], 0)
-
-    def _nullable(self, rows: int, nulls: int, offsets: int, data_bytes: int) -> Array:
-        valid = self._buffer(offsets + 1, (rows + 7) // 8) if nulls else None
-        buffers = [valid, self._buffer(offsets, 4 * (rows + 1)), self._buffer(offsets + 2, data_bytes)]
-        return pa.Array.from_buffers(pa.binary(), rows, buffers, nulls)
-
-    def _headers(self, rows: int) -> Array:
-        job = self._job
-        count = int(job[k.OUT_HEADERS])
-        buffers = [None, self._buffer(k.NAME_OFFSETS, 4 * (count + 1)), self._buffer(k.NAME_DATA, int(job[k.OUT_NAME]))]
-        names = readable_names(pa.Array.from_buffers(pa.string(), count, buffers, 0))
-        values = self._nullable(count, int(job[k.NULL_HEADER_VALUES]), k.HEADER_VALUE_OFFSETS, int(job[k.OUT_HEADER_VALUE]))
+    def _headers(self, job: Sequence[int], rows: int) -> Array:
+        count, buffers = job[k.OUT_HEADERS], self._buffers
+        name_data = buffers[k.NAME_DATA].slice(0, job[k.OUT_NAME])
+        names = readable_names(pa.Array.from_buffers(pa.string(), count, [None, buffers[k.NAME_OFFSETS], name_data], 0))
+        values = self._nullable(job, count, _HEADER_VALUES)
         pairs = pa.Array.from_buffers(HEADER, count, [None], 0, children=[names, values])
-        nulls = int(job[k.NULL_LISTS])
-        valid = self._buffer(k.LIST_VALID, (rows + 7) // 8) if nulls else None
-        return pa.Array.from_buffers(
-            _TYPES["headers"], rows, [valid, self._buffer(k.LIST_OFFSETS, 4 * (rows + 1))], nulls, children=[pairs]
-        )
+        valid = buffers[k.LIST_VALID] if job[k.NULL_LISTS] else None
+        outer = [valid, buffers[k.LIST_OFFSETS]]
+        return pa.Array.from_buffers(_TYPES["headers"], rows, outer, job[k.NULL_LISTS], children=[pairs])
 
 
-def _offsets(count: int) -> NDArray[np.int32]:
-    offsets: NDArray[np.int32] = np.empty(count + 1, np.int32)
-    offsets[0] = 0
-    return offsets
+class _Slots(NamedTuple):
+    """Where the job has the outputs of a nullable column: offsets, validity and data lie side by side."""
+
+    offsets: int
+    used: int
+    nulls: int
+    capacity: int
 
 
-def _all_valid(count: int) -> t.Bytes:
-    return np.full((count + 7) // 8, 0xFF, np.uint8)
+_BINARY: Final = pa.binary()
+_FIXED: Final = {"offset": (k.OFFSETS, 8), "timestamp": (k.TIMESTAMPS, 8), "timestampType": (k.TIMESTAMP_TYPES, 4)}
+_NULLABLE: Final = {
+    "key": _Slots(k.KEY_OFFSETS, k.OUT_KEY, k.NULL_KEYS, k.KEY_CAPACITY),
+    "value": _Slots(k.VALUE_OFFSETS, k.OUT_VALUE, k.NULL_VALUES, k.VALUE_CAPACITY),
+}
+_HEADER_VALUES: Final = _Slots(k.HEADER_VALUE_OFFSETS, k.OUT_HEADER_VALUE, k.NULL_HEADER_VALUES, k.HEADER_VALUE_CAPACITY)
+_GROWING: Final = (
+    (k.KEY_CAPACITY, k.NEED_KEY, (k.KEY_DATA,)),
+    (k.VALUE_CAPACITY, k.NEED_VALUE, (k.VALUE_DATA,)),
+    (k.HEADERS_CAPACITY, k.NEED_HEADERS, (k.NAME_OFFSETS, k.HEADER_VALUE_OFFSETS, k.HEADER_VALUE_VALID)),
+    (k.NAME_CAPACITY, k.NEED_NAME, (k.NAME_DATA,)),
+    (k.HEADER_VALUE_CAPACITY, k.NEED_HEADER_VALUE, (k.HEADER_VALUE_DATA,)),
+)
+
+
+def _offsets(count: int) -> Buffer:
+    """For `count` elements; the first begins at 0."""
+    buffer = pa.allocate_buffer(4 * (count + 1))
+    memoryview(buffer).cast("B")[:4] = bytes(4)
+    return buffer
+
+
+def _all_valid(count: int) -> Buffer:
+    size_bytes = (count + 7) // 8
+    buffer = pa.allocate_buffer(size_bytes)
+    memoryview(buffer).cast("B")[:] = b"\xff" * size_bytes
+    return buffer

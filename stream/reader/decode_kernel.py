@@ -66,6 +66,7 @@ NEED_HEADERS: int = 23
 NEED_NAME: int = 24
 NEED_HEADER_VALUE: int = 25
 KEY_CAPACITY: int = 26
+"""Capacities, in the order of the OUTs: `_put` counts on it."""
 VALUE_CAPACITY: int = 27
 HEADERS_CAPACITY: int = 28
 NAME_CAPACITY: int = 29
@@ -86,7 +87,8 @@ NAME_DATA: int = 43
 HEADER_VALUE_OFFSETS: int = 44
 HEADER_VALUE_VALID: int = 45
 HEADER_VALUE_DATA: int = 46
-JOB_SIZE: int = 47
+SOURCE_BYTES: int = 47
+JOB_SIZE: int = 48
 
 # Bits of `WANTED`.
 WANT_KEY: int = 1
@@ -100,6 +102,7 @@ _INT64_MAX = (1 << 63) - 1
 _MAGIC = 2
 _HEADER_BYTES = 61
 _BATCH_OVERHEAD = 12
+_FEW_BYTES = 32
 _HEADER_ROOM_BYTES = 8
 """Two offsets: what a header weighs besides its bytes."""
 
@@ -116,8 +119,14 @@ def _compiled(signature: _Untyped) -> Callable[[_Function], _Function]:
 
 
 def _part(function: _Function) -> _Function:
-    """Part of `decode` or `walk`, which LLVM puts into them."""
+    """Part of `decode` or `walk`."""
     compiled: _Function = _njit(nogil=True)(function)
+    return compiled
+
+
+def _hot_part(function: _Function) -> _Function:
+    """Put into its callers, for it is called for every record: its results then stay in registers."""
+    compiled: _Function = _njit(nogil=True, forceinline=True)(function)
     return compiled
 
 
@@ -167,16 +176,24 @@ def _memcpy(typing: _Untyped, destination: _Untyped, source: _Untyped, length: _
     return _types.void(_types.int64, _types.int64, _types.int64), generate
 
 
+def _copy_few(typing: _Untyped, destination: _Untyped, source: _Untyped) -> _Untyped:
+    """`_FEW_BYTES`, whatever is wanted of them: a load and a store, where memcpy is a call and some branches."""
+
+    def generate(context: _Untyped, builder: _Untyped, signature: _Untyped, arguments: _Untyped) -> _Untyped:
+        kind = _ir.VectorType(_ir.IntType(8), _FEW_BYTES)
+        from_ = builder.inttoptr(arguments[1], kind.as_pointer())
+        builder.store(builder.load(from_, align=1), builder.inttoptr(arguments[0], kind.as_pointer()), align=1)
+        return context.get_dummy_value()
+
+    return _types.void(_types.int64, _types.int64), generate
+
+
 _copy = _intrinsic(_memcpy)
+_copy_32 = _intrinsic(_copy_few)
 
 
 @_part
-def _number_of(source: int, at: int, end: int, last_shift: int, last_byte_max: int) -> tuple[int, int]:
-    """(value, position behind it) of a zig-zag number; position -1 if it is none. 32 bits: 28, 15; 64 bits: 63, 1."""
-    if at < end:
-        byte = _u8(source, at)
-        if byte < 0x80:
-            return (byte >> 1) ^ -(byte & 1), at + 1
+def _long_number_of(source: int, at: int, end: int, last_shift: int, last_byte_max: int) -> tuple[int, int]:
     value, shift = 0, 0
     while shift <= last_shift and at < end:
         byte = _u8(source, at)
@@ -191,7 +208,20 @@ def _number_of(source: int, at: int, end: int, last_shift: int, last_byte_max: i
     return 0, -1
 
 
-@_part
+@_hot_part
+def _number_of(source: int, at: int, end: int, last_shift: int, last_byte_max: int) -> tuple[int, int]:
+    """(value, position behind it) of a zig-zag number; position -1 if it is none. 32 bits: 28, 15; 64 bits: 63, 1."""
+    if end - at >= 2:
+        first, second = _u8(source, at), _u8(source, at + 1)
+        if first < 0x80:
+            return (first >> 1) ^ -(first & 1), at + 1
+        if second < 0x80:
+            value = first & 0x7F | second << 7
+            return (value >> 1) ^ -(value & 1), at + 2
+    return _long_number_of(source, at, end, last_shift, last_byte_max)
+
+
+@_hot_part
 def _field(source: int, at: int, end: int) -> tuple[int, int, int]:
     """(length or -1, position of the bytes, position behind them) of a nullable field; for a bad number -1 is behind, for a length -2."""
     length, at = _number_of(source, at, end, 28, 15)
@@ -227,7 +257,7 @@ def _measure_headers(source: int, at: int, end: int, count: int) -> tuple[int, i
     return (t.DONE if at == end else t.BAD_RECORD_END), names, values
 
 
-@_part
+@_hot_part
 def _parse(source: int, at: int, end: int) -> tuple[int, int, int, int, int, int, int, int, int]:
     """A record from behind its length to its end: (DONE or what is wrong, timestamp delta, offset delta, key length, key position,
     value length, value position, header count, headers' position)."""
@@ -252,7 +282,7 @@ def _parse(source: int, at: int, end: int) -> tuple[int, int, int, int, int, int
     return code, timestamp_delta, offset_delta, key_length, key_at, value_length, value_at, count, at
 
 
-@_part
+@_hot_part
 def _put_timestamp(job: int, row: int, base_ms: int, delta_ms: int) -> int:
     """Compares before it adds, so that nothing overflows."""
     if delta_ms >= 0:
@@ -272,12 +302,16 @@ def _set_null(valid: int, row: int) -> None:
     _set8(valid, row >> 3, _u8(valid, row >> 3) & ~(1 << (row & 7)))
 
 
-@_part
+@_hot_part
 def _put(source: int, at: int, length: int, row: int, job: int, out: int, nulls: int, offsets: int) -> None:
     """Append a nullable field as element `row`; there is room for it. `offsets` and the two behind it in the job are its outputs."""
     used = _get(job, out)
     if length > 0:
-        _copy(_get(job, offsets + 2) + used, source + at, length)
+        is_short = length <= _FEW_BYTES and at + _FEW_BYTES <= _get(job, SOURCE_BYTES)
+        if is_short and used + _FEW_BYTES <= _get(job, out + KEY_CAPACITY - OUT_KEY):
+            _copy_32(_get(job, offsets + 2) + used, source + at)
+        else:
+            _copy(_get(job, offsets + 2) + used, source + at, length)
         used += length
         _set64(job, out, used)
     elif length < 0:
@@ -306,7 +340,7 @@ def _put_headers(source: int, at: int, end: int, count: int, row: int, job: int)
     _set32(_get(job, LIST_OFFSETS), row + 1, header)
 
 
-@_part
+@_hot_part
 def _need(job: int, out: int, more: int, need: int, capacity: int) -> bool:
     """Note what is needed of an output; whether it is there."""
     needed = _get(job, out) + more
@@ -314,7 +348,7 @@ def _need(job: int, out: int, more: int, need: int, capacity: int) -> bool:
     return needed <= _get(job, capacity)
 
 
-@_part
+@_hot_part
 def _room(job: int, key: int, value: int, count: int, names: int, values: int) -> int:
     """DONE if the outputs can take a record of these sizes, else FULL or GROW. A record larger than an Arrow batch has one of its own."""
     rows, used = _get(job, OUT_ROWS), _get(job, OUT_BYTES)
@@ -333,7 +367,7 @@ def _room(job: int, key: int, value: int, count: int, names: int, values: int) -
     return t.DONE
 
 
-@_part
+@_hot_part
 def _append(source: int, end: int, record: _Untyped, is_wanted: bool, base_ms: int, is_append_time: bool, offset: int, job: int) -> int:
     """One record to the end of the outputs if it is wanted; returns DONE, or what stands against it."""
     code: int
@@ -363,7 +397,7 @@ def _append(source: int, end: int, record: _Untyped, is_wanted: bool, base_ms: i
     return t.DONE
 
 
-@_part
+@_hot_part
 def _put_fixed(job: int, wanted: int, row: int, offset: int, is_append_time: bool) -> None:
     if wanted & WANT_OFFSET:
         _set64(_get(job, OFFSETS), row, offset)
@@ -408,6 +442,7 @@ def _decode_batch(source: int, batch: int, job: int) -> int:
 def decode(source: int, source_bytes: int, table: int, count: int, job: int) -> int:
     """Go on where the job says, through the first `count` rows of the table, until all is DONE, an output is FULL or has to GROW, or
     something is wrong; which batch that is, the job says. All but source_bytes and count are addresses."""
+    _set64(job, SOURCE_BYTES, source_bytes)
     while _get(job, ROW) < count:
         batch = table + 8 * t.TABLE_COLUMNS * _get(job, ROW)
         if _get(job, ROW_AT) < 0:
