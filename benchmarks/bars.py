@@ -19,6 +19,7 @@ from objectstore.url import open_store
 SECONDS: Final = float(os.environ.get("PENSTOCK_BENCH_SECONDS", "4"))
 REPEATS: Final = int(os.environ.get("PENSTOCK_BENCH_REPEATS", "3"))
 MIB: Final = 1 << 20
+DEV_LOG: Final = Path(f"/tmp/penstock-bench-{os.getpid()}.log")
 
 
 def sink_produce_mb_per_s() -> float:
@@ -159,17 +160,21 @@ def small_requests() -> list[Measure]:
 
 
 def _dev(*arguments: str) -> tuple[subprocess.Popen[str], float]:
-    """Start `penstock dev` on free ports; returns it with the seconds until `ready:`."""
-    command = [str(Path(sys.executable).parent / "penstock"), "dev", "--port", str(harness.free_port()), *arguments]
+    """Start `penstock dev`; returns it with the seconds until `ready:`.
+
+    It looks for its ports itself, below those of client connections: one of these could sit on the port of a broker that is to restart.
+    Its logs go to a file: a pipe that nobody reads is full after 64 KiB, and then every process of the cluster stands still in its next
+    line of log.
+    """
+    command = [str(Path(sys.executable).parent / "penstock"), "dev", "--port", "0", *arguments]
     began = time.perf_counter()
-    process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
+    with DEV_LOG.open("w") as log:
+        process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=log, text=True)
     assert process.stdout is not None
-    lines: list[str] = []
     for line in process.stdout:
         if line.startswith("ready:"):
             return process, time.perf_counter() - began
-        lines.append(line)
-    raise RuntimeError(f"penstock dev ended before it was ready: {''.join(lines)[-500:]}")
+    raise RuntimeError(f"penstock dev ended before it was ready: {DEV_LOG.read_text()[-500:]}")
 
 
 def start_up() -> list[Measure]:

@@ -62,6 +62,7 @@ class RecoveryDuty:
         delay_s = RETRY_FIRST_S
         try:
             while (start := self._start_slot(writer)) is not None:
+                log.info("wal_recovery_began", node_id=writer.node_id, node_epoch=writer.node_epoch, start=start)
                 try:
                     await self._recover(writer, start)
                 except Exception as error:  # noqa: BLE001 - whatever went wrong, the duty stays: logged and tried again

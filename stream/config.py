@@ -71,6 +71,16 @@ class StreamConfig:
     block_age_max_ms: int = 30_000
     """... or at this age, so that recovery never reads more than this much of a WAL."""
 
+    block_slots_max: int = 64
+    """... or at this many WAL slots, once it is `block_slots_age_ms` old and holds at most `block_streams_per_slot` streams for each: every
+    slot is a GET for whoever recovers the WAL, and one more for each new leader. 64 slots are 1.3 s of small PUTs; the merge that ends
+    them is one PUT more."""
+
+    block_slots_age_ms: int = 1_000
+
+    block_streams_per_slot: int = 4
+    """A cut names every stream of the block in the metadata: with many streams it may wait for more slots."""
+
     block_streams_max: int = 8_000
     """... or at this many streams: one commit names at most 20,000 ranges."""
 

@@ -5,8 +5,8 @@ operation runs for a partition, and when it ends the partition is looked at agai
 reply or a failed open need no special case. Opens and closes are batched: a thousand partitions are a few RPCs.
 
 Invariants: a partition is found by `get` only while it may be served; parked requests run in the order in which they came, before any
-later one can find the partition; listeners hear "opened" and "not any more" strictly in turn. A partition that is moving here has a place
-already, so that what clients send ahead of the election waits here in order.
+later one can find the partition; listeners hear "opened" and "not any more" strictly in turn. A partition that is moving here, or whose
+dead leader we are to follow, has a place already, so that what clients send ahead of the election waits here in order.
 Must not: append records, or block the image's thread (everything that waits is a task of its own).
 Source: AutoMQ `ElasticReplicaManager`, `PartitionSnapshotsManager`; KRaft `BrokerMetadataPublisher`; traps 34, 36, 37, 41.
 """
@@ -20,6 +20,7 @@ from uuid import UUID
 import structlog
 
 from broker.fetch.byte_limiter import ByteLimiter
+from broker.leaders import is_heir
 from broker.partition.life import Held, Lifecycle, Steps
 from broker.partition.log import LogConfig
 from broker.partition.partition import Partition
@@ -30,10 +31,11 @@ from controller.metadata.configs import TOPIC_RESOURCE
 from controller.metadata.delta import MetadataDelta
 from controller.metadata.image import MetadataImage
 from controller.metadata.records import PartitionRecord
-from controller.metadata.topics import NO_LEADER, PartitionKey, is_moving, next_leader
+from controller.metadata.topics import NO_LEADER, PartitionKey
 from controller.rpc.messages import MoveTiming
 from stream.clock import WallClock
 from stream.errors import StreamError
+from stream.ids import NodeId
 from stream.ports import WalIdentity
 from stream.storage import Storage
 
@@ -155,8 +157,8 @@ class PartitionManager:
         finally:
             forget()
 
-    def is_moving_here(self, topic_name: str, index: int) -> bool:
-        """It is to be led here, but the source has not given it up yet."""
+    def is_expected(self, topic_name: str, index: int) -> bool:
+        """It is to be led here, but the election is not held yet."""
         topic = self._image().topics.by_name(topic_name)
         return topic is not None and self._is_expected(PartitionKey(topic.topic_id, index))
 
@@ -208,16 +210,27 @@ class PartitionManager:
         if self._is_over:
             return
         if delta.everything:
-            keys = set(self._places) | image.topics.led_by(self._me) | image.topics.led_by(NO_LEADER)
+            keys = set(self._places) | image.topics.led_by(self._me) | image.topics.led_by(NO_LEADER) | self._awaited([node.node_id for node in image.nodes])
             names = {partition.topic_name for partition in self._served.values()}
         else:
             keys = set(delta.partitions)
+            if delta.node_ids:
+                keys |= self._awaited(delta.node_ids)
             if delta.removed_topic_ids:
                 keys.update(key for key in self._places if key.topic_id in delta.removed_topic_ids)
             names = {name for kind, name in delta.configs if kind == TOPIC_RESOURCE}
         if names:
             self._refresh_rules(names)
         self._reconcile(keys)
+
+    def _awaited(self, node_ids: Iterable[NodeId]) -> set[PartitionKey]:
+        """What may be awaited here from now on, or not any more, because these brokers came or went. Cost: O(what they led + places)."""
+        topics = self._image().topics
+        keys = {key for key, place in self._places.items() if place.held is None}
+        for leader, led in topics.leaders().items():
+            if leader.node_id in node_ids and not self._image().nodes.is_alive(leader):
+                keys |= led
+        return keys
 
     def _refresh_rules(self, topic_names: set[str]) -> None:
         rules = {name: TopicRules.from_configs(self._image().configs.topic(name)) for name in topic_names}
@@ -234,9 +247,10 @@ class PartitionManager:
         return record if (record.leader, record.leader_node_epoch) == (self._me.node_id, self._me.node_epoch) else None
 
     def _is_expected(self, key: PartitionKey) -> bool:
-        """It is moving, and we are to lead it."""
-        record = self._image().topics.partition(key)
-        return record is not None and is_moving(record) and next_leader(record) == self._me.node_id and not self._is_closing
+        """It is moving, or its leader is dead, and we are to lead it."""
+        image = self._image()
+        record = image.topics.partition(key)
+        return record is not None and not self._is_closing and is_heir(image, record, self._me.node_id)
 
     def _reconcile(self, keys: Iterable[PartitionKey]) -> None:
         """Compare what should be with what is, stop serving what is not ours at once, and start operations for the rest."""
