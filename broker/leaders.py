@@ -40,7 +40,7 @@ def _heir(image: MetadataImage, partition: PartitionState) -> NodeId | None:
     candidates: Iterable[NodeId] = partition.replicas
     if partition.target_replicas is not None and partition.move is not None:
         candidates = (partition.move.target, *partition.target_replicas)
-    elif leader_of(partition) == NO_LEADER:
+    elif partition.leader == NO_LEADER.node_id:
         return None
     for node_id in candidates:
         node = image.nodes.get(node_id)

@@ -21,7 +21,8 @@ from stream.ports import WalIdentity
 log = structlog.get_logger()
 
 RETRY_FIRST_S: Final = 0.1
-RETRY_MAX_S: Final = 5.0
+RETRY_MAX_S: Final = 1.0
+"""Partitions are without a leader all this time; a walk costs some dozen GETs."""
 
 
 class RecoveryDuty:

@@ -108,6 +108,10 @@ class StreamConfig:
     recovery_read_ahead_count: int = 8
     """Tails of WAL slots read at once by a recoverer. Each is one GET."""
 
+    recovery_tail_bytes: int = 128 << 10
+    """Read of each slot. Slots up to this size come whole and need no second GET when their partitions open here; of larger ones this much
+    is read for their index alone: 64 of them are 8 MiB."""
+
     recovery_commit_objects_max: int = 200
     """WAL objects in one `commit_recovered`; a request is at most 4 MiB."""
 

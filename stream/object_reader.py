@@ -123,6 +123,11 @@ class ObjectReader:
         """The index of an object, from the cache or with one GET (two if it has more than 1,258 blocks)."""
         return await self._indexes.get(source.key, lambda _: self._load_index(source))
 
+    def keep(self, key: str, index: ObjectIndex, data: bytes) -> None:
+        """A whole object that was read for another reason: whoever reads it soon needs no GET."""
+        self._indexes.put(key, index, index.size_bytes)
+        self._keep_all(key, index, data)
+
     async def idle(self) -> None:
         """Wait until nothing is being read ahead."""
         await asyncio.gather(*self._tasks, return_exceptions=True)

@@ -210,7 +210,12 @@ class PartitionManager:
         if self._is_over:
             return
         if delta.everything:
-            keys = set(self._places) | image.topics.led_by(self._me) | image.topics.led_by(NO_LEADER) | self._awaited([node.node_id for node in image.nodes])
+            keys = (
+                set(self._places)
+                | image.topics.led_by(self._me)
+                | image.topics.led_by(NO_LEADER)
+                | self._awaited([node.node_id for node in image.nodes])
+            )
             names = {partition.topic_name for partition in self._served.values()}
         else:
             keys = set(delta.partitions)
@@ -429,8 +434,8 @@ class PartitionManager:
             await asyncio.sleep(_CHECKPOINT_LOOK_S)
             look += 1
             is_turn_of_all = look % _CHECKPOINT_LOOKS_COUNT == 0
-            chosen = [p for p in self._served.values() if p.log.needs_checkpoint or (is_turn_of_all and p.log.is_dirty)]
-            await self._life.checkpoint(chosen)
+            served = self._served.values()
+            await self._life.checkpoint([p for p in served if p.log.is_dirty] if is_turn_of_all else self._life.due_checkpoints(served))
 
 
 def _unreported(_: list[MoveTiming]) -> None:

@@ -28,7 +28,7 @@ from controller.errors import refusal
 from controller.managers import commits, nodes, objects, reassign, recovery, streams, topics
 from controller.metadata.delta import MetadataDelta
 from controller.metadata.image import MetadataImage
-from controller.metadata.records import ClusterRecord, ConfigRecord, PartitionRecord
+from controller.metadata.records import ClusterRecord, ConfigRecord, PartitionRecord, WalRecord
 from controller.metadata.topics import PartitionKey
 from controller.rpc import messages as m
 from controller.rpc.stream_metadata import ControllerStreamMetadata
@@ -151,9 +151,17 @@ class World:
 
     async def fail_over(self, dead, recoverer):
         """The broker is gone: fence it, recover its WAL, elect."""
+        self.fence(dead)
+        return await self.recover(dead, recoverer)
+
+    def fence(self, dead):
         self.live.discard(dead.me.node_id)
         self.apply(nodes.fence_brokers(self.image, [dead.me]))
-        self.apply(recovery.assign_recoveries(self.image, self.live))
+
+    async def recover(self, dead, recoverer):
+        """By `recoverer`, whomever the controller would have asked."""
+        wal = self.image.nodes.wal(dead.me)
+        self.apply([WalRecord(wal.writer.node_id, wal.writer.node_epoch, wal.committed, recoverer.me.node_id, recoverer.me.node_epoch)])
         start = self.image.nodes.wal(dead.me).committed
         return await recover_wal(self.store, recoverer.metadata, dead.me, start, recoverer=recoverer.me, now_ms=self.now_ms, config=CONFIG)
 

@@ -62,6 +62,47 @@ async def test_those_who_wait_at_a_target_that_is_no_target_any_more_are_sent_on
     await asyncio.gather(one.close(), two.close(), three.close())
 
 
+async def test_the_heir_of_a_dead_leader_is_named_at_once_and_keeps_what_comes_until_the_recovery():
+    world, one, two, three = await world_of(1, 2, 3)
+    world.topic("t")
+    leader, heir, other = (
+        next(broker for broker in (one, two, three) if broker.node_id == node_id) for node_id in world.record("t").replicas
+    )
+    await leader.opened("t")
+    assert (await leader.produce("t", batch(b"a"))).base_offset == 0
+    await leader.crash()
+    world.fence(leader)
+    sent_on = await other.produce("t", batch(b"b"))
+    assert sent_on.error_code == ErrorCode.NOT_LEADER_OR_FOLLOWER
+    assert (sent_on.current_leader.leader_id, sent_on.current_leader.leader_epoch) == (heir.node_id, 1)
+    waiting = [heir.start_produce({("t", 0): batch(b"%d" % at)}) for at in range(3)]
+    await asyncio.sleep(0)
+    assert not any(answer.done() for answer in waiting)
+    await world.recover(leader, other)
+    assert [(await answer)["t", 0].base_offset for answer in waiting] == [1, 2, 3]
+    assert (world.record("t").leader, world.record("t").leader_epoch) == (heir.node_id, 1)
+    assert await heir.values("t") == [b"a", b"0", b"1", b"2"]
+    await asyncio.gather(heir.close(), other.close())
+
+
+async def test_those_who_wait_at_an_heir_that_is_none_any_more_are_sent_on():
+    world, one, two = await world_of(1, 2)
+    world.topic("t")
+    leader, heir = (one, two) if world.record("t").replicas[0] == 1 else (two, one)
+    await leader.opened("t")
+    await leader.crash()
+    world.fence(leader)
+    waiting = heir.start_produce({("t", 0): batch(b"a")})
+    back = await world.broker(leader.node_id)
+    answer = (await waiting)["t", 0]
+    assert answer.error_code == ErrorCode.NOT_LEADER_OR_FOLLOWER
+    assert answer.current_leader.leader_id == back.node_id
+    early = back.start_produce({("t", 0): batch(b"a")})
+    await world.recover(leader, heir)
+    assert (await early)["t", 0].base_offset == 0
+    await asyncio.gather(heir.close(), back.close())
+
+
 async def test_cancelled_it_opens_again_at_its_source():
     world, one, two = await world_of(1, 2)
     world.topic("t")
