@@ -220,10 +220,10 @@ def _resident_mb(pid: int) -> float:
 
 
 @contextmanager
-def _cluster(brokers: int) -> Iterator[tuple[str, Path]]:
+def _cluster(brokers: int, *arguments: str) -> Iterator[tuple[str, Path]]:
     """Processes of their own over moto: (bootstrap servers, state file)."""
     state = Path(f"/tmp/penstock-bench-{os.getpid()}.json")
-    process, _ = _dev("--brokers", str(brokers), "--state-file", str(state))
+    process, _ = _dev("--brokers", str(brokers), "--state-file", str(state), *arguments)
     try:
         nodes = json.loads(state.read_text())["processes"]
         yield ",".join(f"127.0.0.1:{node['port']}" for node in nodes if node["role"] == "broker"), state
@@ -231,6 +231,7 @@ def _cluster(brokers: int) -> Iterator[tuple[str, Path]]:
         process.send_signal(signal.SIGINT)
         process.wait(30)
         state.unlink(missing_ok=True)
+        DEV_LOG.unlink(missing_ok=True)
 
 
 def planned_moves() -> list[Measure]:
@@ -263,6 +264,13 @@ def drain() -> list[Measure]:
     return [Measure("SIGTERM to exit of a broker that leads 1,000 partitions", seconds, "s", 10, "lower")]
 
 
+def heir() -> list[Measure]:
+    """The whole way: death found, WAL recovered, elected, opened, producing."""
+    with _cluster(3) as (bootstrap, state):
+        seconds = moves.open_after_kill_s(bootstrap, [0, 1, 2], 1_000, moves.Kill(state, signal.SIGKILL))
+    return [Measure("kill -9 of a broker with 1,000 partitions until one heir produces to all", seconds, "s", 5, "lower")]
+
+
 BARS: Final[dict[str, Callable[[], Sequence[Measure]]]] = {
     "throughput": throughput,
     "store-writes": store_writes,
@@ -276,4 +284,5 @@ BARS: Final[dict[str, Callable[[], Sequence[Measure]]]] = {
     "moves": planned_moves,
     "kills": kills,
     "drain": drain,
+    "heir": heir,
 }

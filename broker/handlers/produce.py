@@ -5,8 +5,8 @@ order; a partition that is just being opened takes its part as soon as it is ope
 -1 means (there is no weaker durability to offer); nothing is acknowledged that is not durable; without a live session nothing is appended,
 and the connection is closed: our metadata are old then, and librdkafka, told NOT_LEADER, would ask nobody but us for newer ones, for ever.
 Limits: a part waits for its partition at most the request's timeout, and 30 s; 0.5 s before the election is held, because answers of one
-connection keep their order and a source that hangs, or a long recovery, must not hold up the rest. How long durability may take is bounded by the
-WAL, which fails everything that is pending at its own deadline.
+connection keep their order and a source that hangs, or a long recovery, must not hold up the rest. How long durability may take is bounded
+by the WAL, which fails everything that is pending at its own deadline.
 Must not: look into batches (`broker.partition` does).
 
 Source: Kafka `KafkaApis.handleProduceRequest`, `ReplicaManager.appendRecords`; KIP-951.
