@@ -124,6 +124,7 @@ class _ProduceCall:
             self._answer()
 
     def _answer(self) -> None:
+        leaving: list[tuple[Partition, ProducePartitionResult]] = []
         for group, targets in self._groups:
             for outcome, result in zip(group.outcomes, targets, strict=True):
                 result.error_code = outcome.code
@@ -132,12 +133,19 @@ class _ProduceCall:
                 result.log_start_offset = outcome.log_start_offset
                 result.error_message = outcome.message
                 result.record_errors = outcome.record_errors
+                if outcome.partition is not None and outcome.partition.notice is not None:
+                    leaving.append((outcome.partition, result))
+        endpoints = self._point_to_leaders([(partition.topic_name, result) for partition, result in leaving])
         ctx = self._ctx
-        self._respond(encode_produce_response(ctx.correlation_id, ctx.api_version, self._results, node_endpoints=self._point_to_leaders()))
+        self._respond(encode_produce_response(ctx.correlation_id, ctx.api_version, self._results, node_endpoints=endpoints))
+        for partition, _ in leaving:
+            if partition.notice is not None:
+                partition.notice.told(partition)
 
-    def _point_to_leaders(self) -> Sequence[NodeEndpoint]:
-        """KIP-951: who leads now, for the partitions that are not led here."""
+    def _point_to_leaders(self, leaving: Sequence[tuple[str, ProducePartitionResult]]) -> Sequence[NodeEndpoint]:
+        """KIP-951: who leads now, for the partitions that are not led here, or not much longer."""
         elsewhere = [(name, result) for name, results in self._results for result in results if result.error_code == _NOT_LEADER]
+        elsewhere += leaving
         if not elsewhere:
             return ()
         hints = LeaderHints(self._node, self._ctx)

@@ -23,6 +23,7 @@ from broker.fetch.byte_limiter import ByteLimiter
 from broker.leaders import is_heir
 from broker.partition.life import Held, Lifecycle, Steps
 from broker.partition.log import LogConfig
+from broker.partition.notice import Notice, NoticeConfig
 from broker.partition.partition import Partition
 from broker.partition.validation import TopicRules
 from broker.ports import LeaderChangeListener
@@ -31,7 +32,7 @@ from controller.metadata.configs import TOPIC_RESOURCE
 from controller.metadata.delta import MetadataDelta
 from controller.metadata.image import MetadataImage
 from controller.metadata.records import PartitionRecord
-from controller.metadata.topics import NO_LEADER, PartitionKey
+from controller.metadata.topics import NO_LEADER, PartitionKey, is_moving
 from controller.rpc.messages import MoveTiming
 from stream.clock import WallClock
 from stream.errors import StreamError
@@ -60,13 +61,14 @@ _CHECKPOINT_LOOKS_COUNT: Final = 30
 class _Place:
     """A partition that is held here, or is to be. `busy` while an operation runs for it."""
 
-    __slots__ = ("attempts_count", "busy", "held", "key", "waiting")
+    __slots__ = ("attempts_count", "busy", "held", "key", "notice", "waiting")
 
     def __init__(self, key: PartitionKey) -> None:
         self.key = key
         self.held: Held | None = None
         self.busy = False
         self.attempts_count = 0
+        self.notice: Notice | None = None
         self.waiting: list[Opened] = []
 
 
@@ -80,6 +82,7 @@ class PartitionManager:
         now_ms: WallClock,
         *,
         config: LogConfig | None = None,
+        notice: NoticeConfig | None = None,
         report: Callable[[list[MoveTiming]], None] | None = None,
     ) -> None:
         """report: told what the steps of moves took, at most `BATCH_COUNT_MAX` at a time; must not block or raise."""
@@ -97,6 +100,8 @@ class PartitionManager:
         self._tasks: set[asyncio.Task[None]] = set()
         self._retries: dict[float, set[PartitionKey]] = {}
         self._timers: dict[float, asyncio.TimerHandle] = {}
+        self._notice_config = notice or NoticeConfig()
+        self._notices: set[Notice] = set()
         self._report = report or _unreported
         self._is_closing = False
         self._is_over = False
@@ -201,6 +206,8 @@ class PartitionManager:
         self._is_over = True
         for timer in self._timers.values():
             timer.cancel()
+        for notice in self._notices:
+            notice.cancel()
         for task in self._tasks:
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
@@ -258,10 +265,10 @@ class PartitionManager:
         return record is not None and not self._is_closing and is_heir(image, record, self._me.node_id)
 
     def _reconcile(self, keys: Iterable[PartitionKey]) -> None:
-        """Compare what should be with what is, stop serving what is not ours at once, and start operations for the rest."""
+        """Compare what should be with what is, stop serving what is not ours, and start operations for the rest."""
         to_open: list[tuple[_Place, PartitionRecord]] = []
         to_close: list[_Place] = []
-        for key in keys:
+        for key in self._hold_back(keys):
             record = self._desired(key)
             place = self._place_of(key, record)
             if place is None:
@@ -279,6 +286,40 @@ class PartitionManager:
         for at in range(0, len(to_open), BATCH_COUNT_MAX):
             opening = to_open[at : at + BATCH_COUNT_MAX]
             self._start(partial(self._open, opening), [place for place, _ in opening])
+
+    def _hold_back(self, keys: Iterable[PartitionKey]) -> list[PartitionKey]:
+        """Begin a notice for those that are to have one, and give out those that have none, or no longer."""
+        to_announce: list[_Place] = []
+        rest: list[PartitionKey] = []
+        for key in keys:
+            place = self._places.get(key)
+            if place is None or not self._may_announce(place):
+                rest.append(key)
+            elif place.notice is None:
+                to_announce.append(place)
+        for at in range(0, len(to_announce), BATCH_COUNT_MAX):
+            self._announce(to_announce[at : at + BATCH_COUNT_MAX])
+        return rest
+
+    def _may_announce(self, place: _Place) -> bool:
+        """It moves away by plan and its streams are still ours: records are taken until its producers know where to go."""
+        held, notice = place.held, place.notice
+        if held is None or held.partition is None or place.busy or self._is_closing or not self._notice_config.longest_ms:
+            return False
+        if (notice is not None and notice.is_over) or not held.partition.accepts_records or not held.partition.log.is_dirty:
+            return False
+        record = self._image().topics.partition(place.key)
+        return record is not None and is_moving(record) and record.leader_epoch == held.record.leader_epoch
+
+    def _announce(self, places: list[_Place]) -> None:
+        def over() -> None:
+            self._notices.discard(notice)
+            self._reconcile([place.key for place in places])
+
+        notice = Notice([place.held.partition for place in places if place.held and place.held.partition], self._notice_config, over)
+        self._notices.add(notice)
+        for place in places:
+            place.notice = notice
 
     def _place_of(self, key: PartitionKey, record: PartitionRecord | None) -> _Place | None:
         """Where the partition is held or awaited; None: it has nothing to do with us (any more)."""
@@ -368,7 +409,7 @@ class PartitionManager:
             if not self._storage.fenced:
                 raise
         for place in places:
-            place.held = None
+            place.held = place.notice = None
             place.attempts_count = 0
             place.busy = False
         self._reconcile([place.key for place in places])

@@ -15,6 +15,7 @@ from broker.handlers.list_offsets import handle_list_offsets
 from broker.handlers.offset_for_leader_epoch import handle_offset_for_leader_epoch
 from broker.handlers.produce import handle_produce
 from broker.partition.manager import PartitionManager
+from broker.partition.notice import NoticeConfig
 from broker.partition.partition import Partition
 from broker.ports import RequestContext
 from broker.wire import apis
@@ -107,11 +108,11 @@ class World:
 
     # What tests do to the cluster.
 
-    async def broker(self, node_id):
+    async def broker(self, node_id, *, notice_ms=0):
         request = m.RegisterBroker(node_id=node_id, incarnation_id=self.new_uuid(), host="h", port=9092, machine_host="m")
         value = self.run(nodes.register_broker(self.image, request))
         self.live.add(value.node_id)
-        broker = Broker(self, WalIdentity(value.node_id, value.node_epoch))
+        broker = Broker(self, WalIdentity(value.node_id, value.node_epoch), notice_ms)
         await broker.storage.start()
         await broker.partitions.start()
         return broker
@@ -167,7 +168,7 @@ class World:
 
 
 class Broker:
-    def __init__(self, world, me):
+    def __init__(self, world, me, notice_ms=0):
         self.world, self.me = world, me
         self.node_id, self.node_epoch, self.cluster_id = me.node_id, me.node_epoch, "test"
         self.config = BrokerConfig()
@@ -175,7 +176,10 @@ class Broker:
         self.metadata = ControllerStreamMetadata(world, world, me)
         self.storage = Storage(world.store, self.metadata, me, CONFIG, now_ms=self.now_ms, rng=Random(1), on_fenced=lambda _: None)
         self.reported = []
-        self.partitions = PartitionManager(me, self.storage, lambda: world.image, world.subscribe, self.now_ms, report=self.reported.extend)
+        self.partitions = PartitionManager(
+            me, self.storage, lambda: world.image, world.subscribe, self.now_ms,
+            notice=NoticeConfig(longest_ms=notice_ms), report=self.reported.extend,
+        )  # fmt: skip
         self.correlation_ids = iter(range(1, 1_000_000))
 
     @property

@@ -4,6 +4,7 @@ import asyncio
 
 from partition_world import World, batch
 
+from broker.partition.partition import Partition
 from broker.wire.error_codes import ErrorCode
 from controller.managers import reassign
 from controller.metadata.topics import is_moving
@@ -33,6 +34,47 @@ async def test_a_move_carries_everything_over_and_tells_its_steps():
     assert (gave_up.leader_epoch, gave_up.gave_up, sorted(gave_up.steps)) == (0, True, ["commit", "flush", "persist"])
     assert (took.leader_epoch, took.gave_up, sorted(took.steps)) == (1, False, ["open", "restore"])
     await asyncio.gather(one.close(), two.close())
+
+
+async def test_producers_of_what_moves_are_told_with_their_acknowledgements_and_refused_only_afterwards():
+    world = World()
+    one, two = await world.broker(1, notice_ms=60_000), await world.broker(2)
+    world.topic("t", partitions=2)
+    for index in range(2):
+        if world.record("t", index).leader != 1:
+            world.lead("t", one, index)
+        await one.opened("t", index)
+        assert (await one.produce("t", batch(b"a"), index)).current_leader is None
+        world.move("t", 2, index=index)
+    ahead = two.start_produce({("t", 0): batch(b"z")})
+    told = await one.produce("t", batch(b"b"), 0)
+    epoch = world.record("t", 0).leader_epoch + 1
+    assert (told.error_code, told.base_offset) == (0, 1)
+    assert (told.current_leader.leader_id, told.current_leader.leader_epoch) == (2, epoch)
+    assert (await one.produce("t", batch(b"c"), 1)).error_code == 0
+    assert (await ahead)["t", 0].base_offset == 2, "it waited for everything that the source took"
+    assert world.record("t", 0).leader == 2
+    assert (await one.produce("t", batch(b"d"), 0)).error_code == ErrorCode.NOT_LEADER_OR_FOLLOWER
+    assert await two.values("t", 0) == [b"a", b"b", b"z"]
+    await asyncio.gather(one.close(), two.close())
+
+
+async def test_a_notice_ends_with_the_leadership():
+    world = World()
+    one, two = await world.broker(1, notice_ms=60_000), await world.broker(2)
+    world.topic("t")
+    if world.record("t").leader != 1:
+        world.lead("t", one)
+    await one.opened("t")
+    await one.produce("t", batch(b"a"))
+    world.move("t", 2)
+    assert isinstance(one.partitions.get("t", 0), Partition)
+    world.fence(one)
+    await world.recover(one, two)
+    assert (await one.produce("t", batch(b"c"))).error_code == ErrorCode.NOT_LEADER_OR_FOLLOWER
+    await two.opened("t")
+    assert await two.values("t") == [b"a"]
+    await asyncio.gather(one.crash(), two.close())
 
 
 async def test_requests_that_are_ahead_of_the_move_wait_at_the_target_in_their_order():
