@@ -87,7 +87,6 @@ def _stream(rng: Random) -> StreamConfig:
         block_bytes_max=block_bytes,
         block_age_max_ms=pick((300, 2_000, 8_000)),
         block_streams_max=pick((1, 3, 8_000)),
-        block_slots_max=4 if block_bytes == 4_000 else 64,
         stream_object_bytes_min=pick((200, 2_000, 8 * _MIB)),
         upload_object_bytes_max=pick((300, 3_000, 16 * _MIB)),
         upload_blocks_in_flight_max=pick((1, 2, 3)),
