@@ -6,13 +6,14 @@ import os
 import signal
 import subprocess
 import sys
+import tempfile
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Final
 
-from benchmarks import clients, harness, moves
+from benchmarks import clients, controllers, harness, moves, scale
 from benchmarks.harness import Measure
 from objectstore.url import open_store
 
@@ -271,6 +272,41 @@ def heir() -> list[Measure]:
     return [Measure("kill -9 of a broker with 1,000 partitions until one heir produces to all", seconds, "s", 5, "lower")]
 
 
+def controller_work() -> list[Measure]:
+    """What the metadata layer takes with much to keep, and with many at once."""
+    with tempfile.TemporaryDirectory(prefix="penstock-bench-") as place:
+        store = f"file:{place}/store"
+        count = controllers.write_snapshot(store)
+        starts = [controllers.start_s(store, Path(place) / f"controller-{number}") for number in range(REPEATS)]
+    rates = [controllers.commits_per_s(SECONDS) for _ in range(REPEATS)]
+    note = f"{count:,} records in its snapshot, {controllers.PARTITIONS:,} partitions"
+    return [
+        Measure("controller start with 100,000 stream objects, exec to serving", harness.median_of(starts), "s", 3, "lower", note=note),
+        Measure(
+            "metadata commits through 3 controllers in one process", harness.median_of(rates), "/s", 5_000, "higher",
+            note=f"{controllers.RECORD_BYTES}-byte records, {controllers.IN_FLIGHT_COUNT} in flight",
+        ),
+    ]  # fmt: skip
+
+
+def many_partitions() -> list[Measure]:
+    """10,000 partitions over 3 brokers and 3 controllers, processes of their own on moto. The bars are our own."""
+    brokers = [0, 1, 2]
+    with _cluster(len(brokers), "--controllers", "3") as (bootstrap, state):
+        created = scale.create_s(bootstrap, brokers)
+        moved = scale.move_s(bootstrap, brokers)
+        failed_over = scale.fail_over_s(bootstrap, brokers, moves.Kill(state, signal.SIGKILL))
+    return [
+        Measure("10,000 partitions created, until each took a record", created, "s", 30, "lower"),
+        Measure("10,000 partitions moved by one file, until each took a record", moved, "s", 30, "lower"),
+        Measure("kill -9 of the broker that leads 3,333, until all 10,000 took a record", failed_over, "s", 30, "lower"),
+    ]
+
+
+def scale_work() -> list[Measure]:
+    return [*controller_work(), *many_partitions()]
+
+
 BARS: Final[dict[str, Callable[[], Sequence[Measure]]]] = {
     "throughput": throughput,
     "store-writes": store_writes,
@@ -285,4 +321,5 @@ BARS: Final[dict[str, Callable[[], Sequence[Measure]]]] = {
     "kills": kills,
     "drain": drain,
     "heir": heir,
+    "scale": scale_work,
 }
