@@ -1,10 +1,10 @@
 """`penstock table sync|compact|query`: topics as tables."""
 
 import time
-from collections.abc import Iterator
+from collections.abc import Generator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, NamedTuple
 
 import typer
 
@@ -13,7 +13,7 @@ from deploy.errors import DeployError, UsageError
 
 if TYPE_CHECKING:
     from stream.spark.table.engines import Engine
-    from stream.spark.table.sync import BatchReport, SyncOptions, TableSync
+    from stream.spark.table.sync import BatchReport, TableSync
     from stream.spark.table.values import ValueFormat
     from stream.spark.table.warehouse import Warehouse
 
@@ -82,7 +82,7 @@ def sync(
             batch_bytes=batch_mib * _MIB,
             file_bytes=file_mib * _MIB,
         )
-        place = _warehouse(to, warehouse, catalog_name, catalog_type, catalog_uri, catalog_property)
+        place = _warehouse(to, warehouse, Catalog(catalog_name, catalog_type, catalog_uri, catalog_property or []))
         name = table or table_name_of(topic)
         with _engine(engine, master) as runner:
             from stream.spark.table.model import Layout
@@ -146,7 +146,7 @@ def compact(
         from deploy.output import Progress, print_json
         from stream.spark.table.compact import compact as join
 
-        place = _warehouse(to, warehouse, catalog_name, catalog_type, catalog_uri, catalog_property)
+        place = _warehouse(to, warehouse, Catalog(catalog_name, catalog_type, catalog_uri, catalog_property or []))
         with _engine(engine, master) as runner, Progress(f"compact {table}", None, "records") as progress:
             report = join(place.existing(table), runner, target_mib * _MIB, progress.advance)
     if as_json:
@@ -173,7 +173,7 @@ def query(
         from deploy.output import print_json, print_table
         from stream.spark.table.query import query as ask
 
-        found: Any = ask(_warehouse(to, warehouse, catalog_name, catalog_type, catalog_uri, catalog_property), sql)
+        found: Any = ask(_warehouse(to, warehouse, Catalog(catalog_name, catalog_type, catalog_uri, catalog_property or [])), sql)
     rows: list[dict[str, Any]] = found.slice(0, max_rows).to_pylist()
     if as_json:
         print_json(rows)
@@ -184,14 +184,16 @@ def query(
 
 
 @contextmanager
-def told_errors() -> Iterator[None]:
+def told_errors() -> Generator[None, None, None]:
     """What users can do something about becomes one line. Raises DeployError."""
     try:
+        from deploy.logs import to_stderr
         from objectstore.errors import InvalidStoreUrl, ObjectStoreError
         from stream.errors import StreamError
         from stream.spark.table.errors import InvalidSchema, InvalidTable
     except ImportError as error:
         raise DeployError(f"{error.name} is missing: install penstock[table]") from None
+    to_stderr("warning")
     try:
         yield
     except ImportError as error:
@@ -202,16 +204,32 @@ def told_errors() -> Iterator[None]:
         raise DeployError(str(error)) from None
 
 
-def _warehouse(kind: str, location: str, name: str, catalog_type: str, catalog_uri: str, properties: list[str] | None) -> "Warehouse":
+class Catalog(NamedTuple):
+    """What the options say of it."""
+
+    name: str
+    kind: str
+    uri: str
+    properties: list[str]
+
+
+def _warehouse(kind: str, location: str, catalog: Catalog) -> "Warehouse":
     from stream.spark.table.warehouse import Warehouse
 
     given: dict[str, str] = {}
-    for item in properties or ():
-        key, separator, value = item.partition("=")
+    for item in catalog.properties:
+        name, separator, value = item.partition("=")
         if not separator:
             raise UsageError(f"--catalog-property {item!r}: give NAME=VALUE")
-        given[key] = value
-    return Warehouse(kind=kind, location=location, catalog_name=name, catalog_type=catalog_type, catalog_uri=catalog_uri, catalog_properties=given)
+        given[name] = value
+    return Warehouse(
+        kind=kind,
+        location=location,
+        catalog_name=catalog.name,
+        catalog_type=catalog.kind,
+        catalog_uri=catalog.uri,
+        catalog_properties=given,
+    )
 
 
 def _value_format(name: str, schema: Path | None, message: str, *, framed: bool) -> "ValueFormat":
@@ -225,7 +243,7 @@ def _value_format(name: str, schema: Path | None, message: str, *, framed: bool)
 
 
 @contextmanager
-def _engine(name: str, master: str) -> Iterator["Engine"]:
+def _engine(name: str, master: str) -> Generator["Engine", None, None]:
     from stream.spark.table.engines import LocalEngine, SparkEngine
 
     wanted = _choice("--engine", name, "local", "spark")

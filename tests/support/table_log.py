@@ -90,7 +90,7 @@ async def write_log(directory: Path, *, records: int = 300, partitions: int = 3,
             await asyncio.to_thread(_produce, cluster.bootstrap, numbers, partitions, sent)
         follower = Follower(cluster.store, "t", range(partitions))
         async with asyncio.timeout(30):
-            while await follower.look() != dict.fromkeys(range(partitions), records):
+            while await follower.look() != dict.fromkeys(range(partitions), records):  # noqa: ASYNC110 - of no one event
                 await asyncio.sleep(0.05)  # a pace: the store is looked at, there is nothing to wait on
     return Log(f"file:{store_directory}", "t", sent)
 

@@ -101,10 +101,13 @@ def test_protobuf_values_are_rows_by_the_names_of_their_fields() -> None:
     schema = ValueFormat("protobuf", descriptor_set().SerializeToString(), "demo.Flight")
     full = flight(carrier="UA", number=7, origin={"code": "JFK"}, kind=1, stops=[{"code": "ORD"}], seats={"a": 2}, raw=b"\x00")
     huge = flight(number=2**64 - 1).SerializeToString()
-    rows, errors = decode(schema, full.SerializeToString(), flight().SerializeToString(), b"\xff\xff", huge, None, flight(kind=9).SerializeToString())
+    rows, errors = decode(
+        schema, full.SerializeToString(), flight().SerializeToString(), b"\xff\xff", huge, None, flight(kind=9).SerializeToString()
+    )
     assert errors == [2, 3]
     assert rows[0] == {
-        "carrier": "UA", "number": 7, "origin": {"code": "JFK"}, "kind": "JET", "stops": [{"code": "ORD"}], "seats": [("a", 2)], "raw": b"\x00",
+        "carrier": "UA", "number": 7, "origin": {"code": "JFK"}, "kind": "JET", "stops": [{"code": "ORD"}], "seats": [("a", 2)],
+        "raw": b"\x00",
     }  # fmt: skip
     assert rows[1] == {"carrier": "", "number": 0, "origin": None, "kind": "NONE", "stops": [], "seats": [], "raw": b""}
     assert set(rows[2].values()) == {None}
@@ -135,7 +138,8 @@ JSON: dict[str, Any] = {
         ('{"id": 1, "other": []}', {"id": 1}),
         ('{"id": 9223372036854775807, "small": -3}', {"id": 2**63 - 1, "small": -3}),
         ('{"id": 1, "at": "2026-03-01T12:00:00Z", "blob": "AAE="}', {"id": 1, "at": NOON, "blob": b"\x00\x01"}),
-        ('{"id": 1, "at": null, "map": {"a": 1}, "list": [{"x": true}, {}]}', {"id": 1, "map": [("a", 1.0)], "list": [{"x": True}, {"x": None}]}),
+        ('{"id": 1, "at": null, "map": {"a": 1}, "list": [{"x": true}, {}]}',
+         {"id": 1, "map": [("a", 1.0)], "list": [{"x": True}, {"x": None}]}),
         ('{"id": 9223372036854775808}', None),
         ('{"id": 1, "small": 3000000000}', None),
         ('{"id": 1.5}', None),

@@ -27,6 +27,7 @@ _LOGICAL: Final[dict[tuple[str, str], Any]] = {
     ("long", "timestamp-micros"): pa.timestamp("us", tz="UTC"),
 }
 _DEPTH_MAX: Final = 32
+_reader: Any = cast("Any", fastavro).schemaless_reader
 
 
 class AvroDecoder:
@@ -37,16 +38,16 @@ class AvroDecoder:
     def __init__(self, schema: bytes) -> None:
         try:
             told = msgspec.json.decode(schema)
-            self._schema: Any = fastavro.parse_schema(told)
+            self._schema: Any = cast("Any", fastavro.parse_schema(told))
         except (msgspec.DecodeError, SchemaParseException, UnknownType, KeyError, TypeError, ValueError) as error:
             raise InvalidSchema(f"the schema is no Avro schema: {error}") from None
-        if not isinstance(self._schema, dict) or cast("dict[str, Any]", self._schema).get("type") != "record":
+        if not isinstance(told, dict) or cast("dict[str, Any]", told).get("type") != "record":
             raise InvalidSchema("the schema must be an Avro record: its fields become columns")
         self.struct = _Types().type_of(cast("dict[str, Any]", self._schema), "", 0)
 
     def row(self, value: memoryview) -> dict[str, Any]:
         stream = BytesIO(value)
-        row = fastavro.schemaless_reader(stream, self._schema, None)
+        row = _reader(stream, self._schema, None)
         if stream.tell() != len(value):
             raise ValueError(f"{len(value) - stream.tell()} bytes are left behind the record: it was written with another schema")
         return cast("dict[str, Any]", row)
@@ -62,7 +63,7 @@ class _Types:
         if depth > _DEPTH_MAX:
             raise InvalidSchema(f"{path}: types that contain themselves, or are nested deeper than {_DEPTH_MAX}, become no column")
         if isinstance(told, list):
-            solid = [item for item in cast("list[Any]", told) if item != "null"]
+            solid = [item for item in cast("Any", told) if item != "null"]
             if len(solid) != 1:
                 raise InvalidSchema(f"{path}: a union of more than one type and null becomes no column")
             return self.type_of(solid[0], path, depth)

@@ -1,7 +1,8 @@
 """Who runs tasks: threads of this process, or Spark. The job is the same and gives the same files.
 
-Invariant: every task's result comes exactly once, or an error is raised; results of attempts that were repeated are lost with their files'
-names. The decoder and Arrow hold no GIL, so threads use all cores for raw values; other formats decode in Python, where Spark's processes help.
+Invariant: every task's result comes exactly once, or an error is raised; results of attempts that were repeated are lost with
+their files' names. The decoder and Arrow hold no GIL, so threads use all cores for raw values; other formats decode in Python,
+where Spark's processes help.
 Source: `reference/spark.md` 9; Spark `DataFrame.mapInArrow`.
 """
 
@@ -9,6 +10,7 @@ import os
 import pickle
 import sys
 import uuid
+import warnings
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor, as_completed
 from typing import Any, Protocol, TypeVar
@@ -60,6 +62,7 @@ class SparkEngine:
         os.environ.setdefault("PYSPARK_PYTHON", sys.executable)  # without it workers run another Python, which lacks our packages
         from pyspark.sql import SparkSession
 
+        self._is_ours = SparkSession.getActiveSession() is None
         builder: Any = SparkSession.builder
         builder = builder.appName("penstock table").config("spark.ui.enabled", "false").config("spark.speculation", "false")
         if master:
@@ -75,8 +78,12 @@ class SparkEngine:
 
         rows = [(bytearray(pickle.dumps(task)),) for task in tasks]
         plan = self._session.createDataFrame(rows, "task binary").repartition(len(rows))
-        for row in plan.mapInArrow(run, "result binary").collect():
+        with warnings.catch_warnings():  # of a pandas that mapInArrow does not use
+            warnings.filterwarnings("ignore", "PySpark does not yet fully support pandas", FutureWarning)
+            found = plan.mapInArrow(run, "result binary").collect()
+        for row in found:
             yield pickle.loads(bytes(row.result))  # noqa: S301 - from our executors
 
     def close(self) -> None:
-        self._session.stop()
+        if self._is_ours:
+            self._session.stop()

@@ -2,14 +2,14 @@
 
 Invariants: a commit is bound to the snapshot that was read before (pyiceberg's own repetitions, which would add the same files on top of
 anybody's, are off); offsets and batch id are in the summary of its snapshot and in the table's properties, in the same commit, so they
-survive rewrites by others and the expiry of snapshots. A rollback of the table takes the offsets back with it. Files carry Iceberg's field ids.
+survive rewrites by others and the expiry of snapshots. A rollback of the table takes the offsets back with it. Files carry field ids.
 Catalogs that do not compare versions (moto's Glue) lose commits whoever writes. Source: Iceberg spec v2; `reference/spark.md` 8.
 """
 
 import json
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import Final
+from typing import Any, Final, cast
 
 from pyiceberg.catalog import Catalog, load_catalog
 from pyiceberg.conversions import from_bytes
@@ -21,13 +21,7 @@ from pyiceberg.exceptions import (
 )
 from pyiceberg.expressions import AlwaysTrue
 from pyiceberg.io import FileIO, load_file_io
-from pyiceberg.io.pyarrow import (
-    ArrowScan,
-    compute_statistics_plan,
-    data_file_statistics_from_parquet_metadata,
-    parquet_path_to_id_mapping,
-    schema_to_pyarrow,
-)
+from pyiceberg.io import pyarrow as _pyarrow
 from pyiceberg.manifest import DataFile, DataFileContent, FileFormat
 from pyiceberg.partitioning import PartitionSpec
 from pyiceberg.table import FileScanTask, TableProperties
@@ -35,6 +29,7 @@ from pyiceberg.table import Table as NativeTable
 from pyiceberg.table.metadata import TableMetadata
 from pyiceberg.table.snapshots import Snapshot
 from pyiceberg.transforms import DayTransform, IdentityTransform
+from pyiceberg.types import IntegerType, LongType
 
 from stream.reader.arrow import Buffer, Schema, pa
 from stream.spark.table.arrow import Footer, Table, pq
@@ -48,6 +43,9 @@ BATCH_ID: Final = "penstock.batch-id"
 COMMIT_ID: Final = "penstock.commit-id"
 TOPIC: Final = "penstock.topic"
 TOPIC_ID: Final = "penstock.topic-id"
+_arrow_io: Any = _pyarrow
+"""pyiceberg's half that deals in pyarrow's objects, which have no types."""
+
 _FIELD_ID: Final = b"PARQUET:field_id"
 _ANCESTORS_MAX: Final = 1_000
 _CREATE_TRIES: Final = 5
@@ -62,7 +60,7 @@ class IcebergPlace:
 
     @property
     def schema(self) -> Schema:
-        return schema_to_pyarrow(self.metadata.schema())
+        return _arrow_io.schema_to_pyarrow(self.metadata.schema())
 
     def put(self, name: str, data: Buffer, footer: Footer, group: Group, first: tuple[int, int]) -> FileEntry:
         metadata = self.metadata
@@ -70,10 +68,10 @@ class IcebergPlace:
         with self._io().new_output(path).create(overwrite=False) as stream:
             stream.write(memoryview(data))  # type: ignore[arg-type]  # any buffer will do
         schema, spec = metadata.schema(), metadata.spec()
-        statistics = data_file_statistics_from_parquet_metadata(
+        statistics = _arrow_io.data_file_statistics_from_parquet_metadata(
             parquet_metadata=footer,
-            stats_columns=compute_statistics_plan(schema, metadata.properties),
-            parquet_column_mapping=parquet_path_to_id_mapping(schema),
+            stats_columns=_arrow_io.compute_statistics_plan(schema, metadata.properties),
+            parquet_column_mapping=_arrow_io.parquet_path_to_id_mapping(schema),
         )
         partition = statistics.partition(spec, schema)
         file = DataFile.from_args(
@@ -95,13 +93,14 @@ class IcebergPlace:
         schema = self.metadata.schema()
         wanted = schema if columns is None else schema.select(*columns)
         if file.native.delete_files:
-            return ArrowScan(self.metadata, self._io(), wanted, AlwaysTrue()).to_table([file.native])
+            return _arrow_io.ArrowScan(self.metadata, self._io(), wanted, AlwaysTrue()).to_table([file.native])
         with self._io().new_input(file.path).open() as stream:
             found = pq.ParquetFile(pa.BufferReader(stream.read()))
-        names = {int((field.metadata or {}).get(_FIELD_ID, -1)): field.name for field in found.schema_arrow}
+        held_fields: list[Any] = list(found.schema_arrow)
+        names = {_field_id(field.metadata): field.name for field in held_fields}
         held = {field.name: names[field.field_id] for field in wanted.fields if field.field_id in names}
         rows = found.read(columns=list(held.values())).select(list(held.values())).rename_columns(list(held))
-        return fitted(rows, schema_to_pyarrow(wanted))
+        return fitted(rows, _arrow_io.schema_to_pyarrow(wanted))
 
     def delete(self, files: list[FileEntry]) -> None:
         io = self._io()
@@ -158,7 +157,7 @@ class IcebergTable:
             table = self._loaded()
             try:
                 with table.update_schema() as update:
-                    update.union_by_name(schema)  # commits nothing if nothing is new
+                    cast("Any", update).union_by_name(schema)  # commits nothing if nothing is new
             except CommitFailedException:
                 self._table = self._catalog.load_table(self.name)
                 continue
@@ -217,7 +216,7 @@ class IcebergTable:
     def read(self, bytes_max: int) -> Table:
         self.state()
         table = self._loaded()
-        scan = table.scan()
+        scan: Any = table.scan()
         total_bytes = sum(task.file.file_size_in_bytes for task in scan.plan_files())
         if total_bytes > bytes_max:
             raise InvalidTable(f"table {self.name} has {total_bytes} bytes, more than {bytes_max} for a look: read it with an engine")
@@ -251,7 +250,7 @@ class IcebergTable:
     def _create_once(self, schema: Schema) -> None:
         layout = self._layout or Layout()
         self._catalog.create_namespace_if_not_exists(Catalog.namespace_from(self.name))
-        made = self._catalog.create_table_transaction(self.name, schema)
+        made = cast("Any", self._catalog).create_table_transaction(self.name, schema)
         with made, made.update_spec() as spec:
             if layout.by_partition:
                 spec.add_field(PARTITION, IdentityTransform(), "partition")
@@ -267,6 +266,11 @@ class IcebergTable:
                 f"table {self.name} is partitioned by {metadata.spec().fields or 'nothing'}: give the options it was made with "
                 "(--mode upsert adds _partition, --partition-by day the day), or another table"
             )
+
+
+def _field_id(metadata: Any) -> int:  # noqa: ANN401 - pyarrow is untyped
+    """-1: the file has none."""
+    return int(metadata.get(_FIELD_ID, -1)) if metadata else -1
 
 
 def _conditionally(send: Callable[[], None]) -> None:
@@ -295,7 +299,7 @@ def _layout_of(spec: PartitionSpec, metadata: TableMetadata) -> Layout | None:
     found: list[str] = []
     for field in spec.fields:
         source = metadata.schema().find_column_name(field.source_id)
-        found.append(f"{source} {field.transform}")
+        found.append(f"{source} {cast('Any', field).transform}")
     by_partition, by_day = f"{PARTITION} identity" in found, f"{TIMESTAMP} day" in found
     return Layout(by_partition, by_day) if by_partition + by_day == len(found) else None
 
@@ -304,7 +308,8 @@ def _lower(file: DataFile, field_id: int | None, table: NativeTable) -> int:
     bounds = file.lower_bounds
     if field_id is None or not bounds or field_id not in bounds:
         return 0
-    return int(from_bytes(table.schema().find_type(field_id), bounds[field_id]))  # type: ignore[call-overload]
+    kind = table.schema().find_type(field_id)
+    return int(from_bytes(kind, bounds[field_id])) if isinstance(kind, IntegerType | LongType) else 0
 
 
 def open_catalog(name: str, properties: Mapping[str, str]) -> Catalog:
@@ -312,7 +317,9 @@ def open_catalog(name: str, properties: Mapping[str, str]) -> Catalog:
     for attempt in range(_CREATE_TRIES):
         try:
             return load_catalog(name, **dict(properties))
-        except Exception as error:  # of any database: two runs that make its tables at once disturb each other, the second time they are there
+        except (
+            Exception
+        ) as error:  # of any database: two runs that make its tables at once disturb each other, the second time they are there
             if attempt == _CREATE_TRIES - 1 or isinstance(error, ValueError):
                 raise InvalidTable(f"the catalog can not be opened: {error}") from error
     raise AssertionError("the last attempt raises")

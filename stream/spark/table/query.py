@@ -4,6 +4,8 @@ Invariant: a look is bounded in bytes; a table is read as of one version. Tables
 DuckDB fetches nothing by itself: no extension, no network.
 """
 
+from typing import Any
+
 from stream.spark.table.arrow import Table
 from stream.spark.table.errors import InvalidTable
 from stream.spark.table.warehouse import Warehouse
@@ -26,8 +28,8 @@ def query(warehouse: Warehouse, sql: str, bytes_max: int = BYTES_MAX) -> Table:
                 connection.register(short, rows)
                 if space:
                     connection.execute(f'CREATE SCHEMA IF NOT EXISTS "{space}"')
-                    connection.execute(f'CREATE VIEW "{space}"."{short}" AS SELECT * FROM "{short}"')
-        answer = connection.sql(sql)
+                    connection.execute(f'CREATE VIEW "{space}"."{short}" AS SELECT * FROM "{short}"')  # noqa: S608 - names of tables
+        answer: Any = connection.sql(sql)
         if answer is None:
             raise InvalidTable("this is no query: it has no answer")
         return answer.to_arrow_table()

@@ -1,7 +1,7 @@
 """The topic as the export reads it: from the store alone, on the reader's background loop, planned anew when objects are gone.
 
-Invariant: the rows of a range of offsets are the same whichever objects hold them; a range that can not be read whole is an error. An object
-of this class is only a name: it may be pickled; what is remembered belongs to the process.
+Invariant: the rows of a range of offsets are the same whichever objects hold them; a range that can not be read whole is an error.
+An object of this class is only a name: it may be pickled; what is remembered belongs to the process.
 """
 
 from collections.abc import Iterator, Sequence

@@ -1,6 +1,6 @@
 """Where tables are: a warehouse directory or bucket, and for Iceberg a catalog.
 
-Invariant: one address serves both kinds of table: `file:DIR`, a plain directory, or `s3://BUCKET/PREFIX?endpoint=...` as for the log itself.
+Invariant: one address serves both kinds of table: `file:DIR`, a plain directory, or `s3://BUCKET/PREFIX?endpoint=...` as for the log.
 A file warehouse without a catalog gets SQLite within it; elsewhere a catalog has to be named. Source: pyiceberg's configuration.
 """
 
