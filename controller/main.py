@@ -7,23 +7,18 @@ Source: KRaft `ControllerServer`.
 """
 
 import asyncio
-import fcntl
-import os
 import signal
 import sys
 import time
 from contextlib import suppress
-from pathlib import Path
 from random import Random
-from uuid import uuid4
 
 import msgspec
 import structlog
 
 from controller.config import ControllerConfig
 from controller.dispatch import REQUESTS
-from controller.errors import DataDirInUse, InvalidConfig, NotLeader, QuorumClosed
-from controller.journal import sync_directory
+from controller.errors import NotLeader, QuorumClosed
 from controller.metadata.records import MetadataOffset, Record
 from controller.quorum import RaftQuorum
 from controller.raft.core import CoreConfig
@@ -34,6 +29,7 @@ from controller.rpc.server import ControllerService
 from controller.runtime import Runtime
 from controller.snapshots import SnapshotStore, Snapshotter, copy_image
 from controller.standby import Standby
+from controller.volume import LocalVolume, Volume
 from objectstore.ports import ObjectStore
 from stream.clock import WallClock
 from stream.ids import Millis
@@ -48,11 +44,20 @@ def _wall_ms() -> Millis:
 class ControllerServer:
     """A controller inside this process. `start`, then clients may connect to `address`; `stop` once. The store stays the caller's."""
 
-    def __init__(self, config: ControllerConfig, store: ObjectStore, *, now_ms: WallClock = _wall_ms) -> None:
+    def __init__(
+        self,
+        config: ControllerConfig,
+        store: ObjectStore,
+        *,
+        now_ms: WallClock = _wall_ms,
+        volume: Volume | None = None,
+        rng: Random | None = None,
+    ) -> None:
         self._config = config
         self._store = store
         self._now_ms = now_ms
-        self._lock: int | None = None
+        self._volume: Volume = volume or LocalVolume(config.data_dir)
+        self._rng = rng or Random()  # noqa: S311 - election timeouts
         self.quorum: RaftQuorum | None = None
         self._transport: PeerTransport | None = None
         self._service: ControllerService | None = None
@@ -94,9 +99,9 @@ class ControllerServer:
         """
         began = time.monotonic()
         self.failed = asyncio.get_running_loop().create_future()
-        self._lock = _lock_directory(self._config.data_dir)
+        self._volume.lock()
         try:
-            self._config = msgspec.structs.replace(self._config, cluster_id=_cluster_id(self._config))
+            self._config = msgspec.structs.replace(self._config, cluster_id=self._volume.cluster_id(self._config.cluster_id))
             await self._start_locked(self.failed)
         except BaseException:
             await self.stop()
@@ -127,9 +132,7 @@ class ControllerServer:
         if self.quorum is not None:
             await self.quorum.close()
         self._service, self._reign, self.quorum, self._transport, self._task = None, None, None, None, None
-        if self._lock is not None:
-            os.close(self._lock)
-            self._lock = None
+        self._volume.unlock()
         if self.failed is not None and not self.failed.done():
             self.failed.set_result(None)
 
@@ -137,7 +140,7 @@ class ControllerServer:
         config, loop = self._config, asyncio.get_running_loop()
         voters = config.voters or {config.controller_id: ""}
         core = CoreConfig(config.controller_id, heartbeat_ms=config.raft_heartbeat_ms, election_ms=config.election_timeout_ms)
-        self.quorum = quorum = RaftQuorum(config.data_dir / "journal", core, voters, Random())  # noqa: S311 - election timeouts
+        self.quorum = quorum = RaftQuorum(self._volume, core, voters, self._rng)
         snapshots = SnapshotStore(self._store, config.cluster_id, kept=config.snapshots_kept)
         standby = Standby(config, quorum, snapshots)
         loaded = await standby.load()
@@ -246,32 +249,3 @@ def run(config: ControllerConfig, store_url: str) -> int:
             await store.close()
 
     return uvloop.run(main())
-
-
-def _lock_directory(directory: Path) -> int:
-    directory.mkdir(parents=True, exist_ok=True)
-    lock = os.open(directory / "lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
-    try:
-        fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except OSError:
-        os.close(lock)
-        raise DataDirInUse(str(directory)) from None
-    return lock
-
-
-def _cluster_id(config: ControllerConfig) -> str:
-    """From the config, else from the data directory, else a new one; kept in the directory from then on."""
-    path = config.data_dir / "cluster_id"
-    kept = path.read_text().strip() if path.exists() else ""
-    if kept and config.cluster_id and kept != config.cluster_id:
-        raise InvalidConfig("cluster_id", config.cluster_id, f"the directory {config.data_dir} belongs to cluster {kept!r}")
-    cluster_id = kept or config.cluster_id or uuid4().hex[:22]
-    if not kept:
-        written = path.with_suffix(".new")
-        with written.open("w") as file:
-            file.write(cluster_id)
-            file.flush()
-            os.fsync(file.fileno())
-        written.replace(path)
-        sync_directory(config.data_dir)
-    return cluster_id

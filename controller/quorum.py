@@ -10,7 +10,6 @@ import asyncio
 from collections import deque
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from pathlib import Path
 from random import Random
 from typing import Protocol, TypeVar
 
@@ -22,6 +21,7 @@ from controller.metadata.records import ControllerEpoch, MetadataOffset
 from controller.raft.core import CoreConfig, RaftCore
 from controller.raft.messages import Base, HardState, Members, Message
 from controller.raft.node import RaftNode, Transport
+from controller.volume import Volume
 
 _log = structlog.get_logger()
 _T = TypeVar("_T")
@@ -100,11 +100,11 @@ class _Proposed:
 class RaftQuorum:
     """One voter of a Raft quorum. addresses: host:port of each voter, as clients reach it."""
 
-    def __init__(self, directory: Path, config: CoreConfig, addresses: Mapping[int, str], rng: Random) -> None:
+    def __init__(self, volume: Volume, config: CoreConfig, addresses: Mapping[int, str], rng: Random) -> None:
         self._config = config
         self._addresses = dict(addresses)
         self._rng = rng
-        self._node = RaftNode(Journal(directory), self._look)
+        self._node = RaftNode(Journal(volume.journal), volume.thread, self._look)
         self._loop = asyncio.get_running_loop()
         self._shown = Leadership(active=False, epoch=ControllerEpoch(0))
         self._committed = MetadataOffset(0)

@@ -7,6 +7,7 @@ import pytest
 from controller.errors import JournalCorrupt
 from controller.journal import Journal, Recovered
 from controller.raft.messages import Base, Entry, HardState, Members
+from controller.volume import LocalFiles
 
 MEMBERS = Members((0, 1, 2))
 BASE = Base(0, 0, 0, MEMBERS)
@@ -16,7 +17,7 @@ STATES = [HardState(1, 0), HardState(1, 0), HardState(2, 1)]
 
 def write(directory: Path) -> tuple[Path, list[int]]:
     """A journal of three frames; the file and its length after each of them."""
-    journal = Journal(directory)
+    journal = Journal(LocalFiles(directory))
     journal.open()
     journal.start(BASE)
     path = next(directory.glob("*.journal"))
@@ -29,7 +30,7 @@ def write(directory: Path) -> tuple[Path, list[int]]:
 
 
 def reopen(directory: Path) -> Recovered:
-    return Journal(directory).open()
+    return Journal(LocalFiles(directory)).open()
 
 
 def test_everything_appended_is_there_after_a_restart(tmp_path: Path) -> None:
@@ -45,7 +46,7 @@ def test_a_file_cut_at_every_byte_recovers_to_the_last_whole_frame(tmp_path: Pat
         directory.mkdir()
         (directory / path.name).write_bytes(whole[:length])
         count = sum(size <= length for size in sizes) - 1
-        journal = Journal(directory)
+        journal = Journal(LocalFiles(directory))
         recovered = journal.open()
         assert recovered.entries == ENTRIES[:count]
         assert recovered.hard == (STATES[count - 1] if count else HardState())
@@ -82,7 +83,7 @@ def test_a_flipped_bit_is_refused_unless_it_is_in_the_last_frame(tmp_path: Path)
 def test_damage_in_an_older_segment_and_a_missing_segment_are_refused(tmp_path: Path) -> None:
     path, _ = write(tmp_path)
     for _ in range(2):
-        journal = Journal(tmp_path)
+        journal = Journal(LocalFiles(tmp_path))
         journal.open()
         journal.start(BASE)
         journal.close()
@@ -98,7 +99,7 @@ def test_damage_in_an_older_segment_and_a_missing_segment_are_refused(tmp_path: 
 
 
 def test_a_rewritten_index_replaces_everything_behind_it(tmp_path: Path) -> None:
-    journal = Journal(tmp_path)
+    journal = Journal(LocalFiles(tmp_path))
     journal.open()
     journal.start(BASE)
     journal.append(HardState(1, 0), None, ENTRIES[:2])
@@ -110,7 +111,7 @@ def test_a_rewritten_index_replaces_everything_behind_it(tmp_path: Path) -> None
 
 def test_a_snapshot_replaces_a_log_that_it_does_not_continue(tmp_path: Path) -> None:
     write(tmp_path)
-    journal = Journal(tmp_path)
+    journal = Journal(LocalFiles(tmp_path))
     journal.open()
     journal.start(BASE)
     ahead = Base(9, 4, 20, MEMBERS)
@@ -121,7 +122,7 @@ def test_a_snapshot_replaces_a_log_that_it_does_not_continue(tmp_path: Path) -> 
 
 def test_segments_behind_a_snapshot_are_deleted_and_the_hard_state_survives(tmp_path: Path) -> None:
     write(tmp_path)
-    journal = Journal(tmp_path)
+    journal = Journal(LocalFiles(tmp_path))
     journal.open()
     journal.start(BASE)
     journal.append(None, None, [Entry(4, 2, 4, [b"e"])])

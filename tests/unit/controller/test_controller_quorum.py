@@ -12,6 +12,7 @@ from controller.metadata.records import ControllerEpoch, MetadataOffset
 from controller.quorum import RaftQuorum
 from controller.raft.core import CoreConfig
 from controller.raft.messages import Base, Members, Message
+from controller.volume import LocalVolume
 
 MEMBERS = Members((0,))
 
@@ -26,7 +27,7 @@ def offset(number: int) -> MetadataOffset:
 
 
 def make(directory: Path) -> RaftQuorum:
-    return RaftQuorum(directory, CoreConfig(0), {0: "here:1"}, Random(1))
+    return RaftQuorum(LocalVolume(directory), CoreConfig(0), {0: "here:1"}, Random(1))
 
 
 async def begin(quorum: RaftQuorum, snapshot: Base | None = None) -> ControllerEpoch:
