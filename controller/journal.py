@@ -56,15 +56,20 @@ class Recovered:
     cut_bytes: int = 0
 
     def replay(self, frame: Frame) -> None:
+        """The first segment left may begin in front of the base that a later one tells: its entries are numbered from its own first."""
         self.hard = frame.hard or self.hard
         if frame.base is not None:
-            at = frame.base.index - self.base.index
-            continues = at == 0 or (0 < at <= len(self.entries) and self.entries[at - 1].term == frame.base.term)
-            self.entries = self.entries[at:] if continues else []
+            at = frame.base.index - self._first_index
+            continues = at < 0 or (at < len(self.entries) and self.entries[at].term == frame.base.term)
+            self.entries = self.entries[max(0, at + 1) :] if continues else []
             self.base = frame.base
         for entry in frame.entries:
-            del self.entries[entry.index - self.base.index - 1 :]
+            del self.entries[max(0, entry.index - self._first_index) :]
             self.entries.append(entry)
+
+    @property
+    def _first_index(self) -> int:
+        return self.entries[0].index if self.entries else self.base.index + 1
 
 
 def encode_frame(hard: HardState | None, base: Base | None, entries: Sequence[Entry]) -> bytes:
@@ -117,6 +122,9 @@ class Journal:
             for frame in frames:
                 recovered.replay(frame)
                 self._note(number, frame.entries)
+        if recovered.entries and recovered.entries[0].index != recovered.base.index + 1:
+            detail = f"entries begin at {recovered.entries[0].index} behind base {recovered.base.index}"
+            raise JournalCorrupt(str(self._files), 0, detail)
         self._number = segments[-1] if segments else 0
         self._hard = recovered.hard
         return recovered

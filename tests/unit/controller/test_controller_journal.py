@@ -133,3 +133,23 @@ def test_segments_behind_a_snapshot_are_deleted_and_the_hard_state_survives(tmp_
     journal.close()
     assert reopen(tmp_path) == Recovered(HardState(2, 1), Base(4, 2, 5, MEMBERS), [Entry(5, 2, 5, [b"f"])])
     assert len(list(tmp_path.glob("*.journal"))) == 1
+
+
+def test_entries_behind_a_dropped_part_outlive_the_segments_before_theirs(tmp_path: Path) -> None:
+    entries = [Entry(index, 1, index - 1, [b"%d" % index]) for index in range(1, 10)]
+    journal = Journal(LocalFiles(tmp_path))
+    for first in (0, 3, 6):
+        journal.close()
+        journal = Journal(LocalFiles(tmp_path))
+        journal.open()
+        journal.start(BASE)
+        for entry in entries[first : first + 3]:
+            journal.append(None, None, [entry])
+    base = Base(4, 1, 4, MEMBERS)
+    journal.drop_before(base)
+    journal.close()
+    assert len(list(tmp_path.glob("*.journal"))) == 3, "the first segment holds nothing behind the base"
+    assert reopen(tmp_path) == Recovered(HardState(), base, entries[4:])
+    min(tmp_path.glob("*.journal")).unlink()
+    with pytest.raises(JournalCorrupt, match="entries begin at 7 behind base 4"):
+        reopen(tmp_path)
