@@ -1,4 +1,4 @@
-"""One simulated cluster, from a seed: brokers, a controller, a store, clients, and somebody who breaks things for a while.
+"""One simulated cluster, from a seed: brokers, controllers, a store, clients, and somebody who breaks things for a while.
 
 Invariants: everything that happens follows from (seed, scenario); the same run twice has the same `trace hash`. A run ends by a `Violation`
 or after the cluster had its peace again, served every partition, and was read and cleaned completely.
@@ -9,8 +9,8 @@ import gc
 import hashlib
 import warnings
 from collections import deque
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager, suppress
 from contextvars import Context
 from dataclasses import dataclass
 from random import Random
@@ -19,25 +19,29 @@ from uuid import UUID
 
 import structlog
 
+import controller.main as main_module
 import controller.managers.objects as objects_manager
+import controller.raft.transport as transport_module
+import controller.reign as reign_module
 import controller.rpc.client as client_module
 import controller.rpc.follower as follower_module
 import controller.rpc.server as server_module
-from controller.managers.reassign import alter_reassignments
-from controller.managers.result import Result
-from controller.metadata.image import MetadataImage
+from controller.errors import ControllerError, JournalFailed
+from controller.metadata.records import PartitionRecord
 from controller.rpc.client import ControllerClient
-from controller.rpc.messages import AlterReassignments, CreateTopics, ItemResults, NewTopic, PartitionTarget
+from controller.rpc.messages import AlterReassignments, CreateTopics, NewTopic, PartitionTarget
 from stream.ids import Millis, NodeEpoch, NodeId
 from tests.sim.checkers import Checker, Part, Violation
 from tests.sim.clients import Consumer, Producer
-from tests.sim.control import ADDRESS, OVER, Disk, run_controller
-from tests.sim.limits import PREPARED_TTL_MS, draw
+from tests.sim.control import SimController, SimQuorum, SimReign, addresses, new_uuid
+from tests.sim.disk import Disk
+from tests.sim.limits import LATE_PUT_GRACE_MS, PREPARED_TTL_MS, draw
 from tests.sim.loop import Process, VirtualLoop, process_name
-from tests.sim.network import Network, SimChannel, SimListener
+from tests.sim.metadata_log import MetadataLog
+from tests.sim.network import Network, SimChannel, SimListener, SimRaftSender
 from tests.sim.nodes import SimBroker
 from tests.sim.scenarios import SCENARIOS, WITHOUT_LEASE, Chaos
-from tests.sim.store import Bucket, SimStore, StoreWeather
+from tests.sim.store import Bucket, StoreWeather
 
 TOPIC = "t"
 _START_MS = 1_700_000_000_000
@@ -75,8 +79,9 @@ class World:
         self.bucket = Bucket(self.now_ms)
         self.weather = StoreWeather(self.rng, fault_share=limits.store_faults, p50_ms=limits.store_p50_ms, p99_ms=limits.store_p99_ms)
         self.network = Network(Random(f"{seed}/network"), self.trace, latency_ms=limits.network_ms, lossy=limits.network_lossy)
-        self.disk = Disk()
-        self.checker = Checker(self.bucket, lambda: self.disk.image, self.fail)
+        self.disks = {number: Disk(Random(f"{seed}/disk/{number}"), limits.disk_sync_ms) for number in range(limits.controllers)}
+        self.metadata = self.network.metadata = MetadataLog(self.disks, self.fail, self._note_leaders)
+        self.checker = Checker(self.bucket, lambda: self.metadata.image, self.fail)
         self.parts: list[Part] = [(TOPIC, index) for index in range(limits.partitions)]
         self.brokers: dict[int, SimBroker] = {}
         self.zombies: list[SimBroker] = []
@@ -85,16 +90,22 @@ class World:
         self._over = False
         self._starts = 0
         self._processes: list[Process] = []
-        self._controller: Process | None = None
-        self._runtime: Any = None
+        self.controllers: dict[int, SimController] = {}
         self._violation: asyncio.Future[None] = self.loop.create_future()
+        self._admin_process = self._new_process("admin")
+        self._admin: ControllerClient = self._admin_process.context().run(
+            lambda: ControllerClient(addresses(limits.controllers), rng=Random(f"{seed}/admin"))
+        )
         self._images: deque[tuple[float, dict[Part, tuple[int, int]]]] = deque()
-        self.disk.on_commit = self._note_leaders
 
     # --- what everybody uses -----------------------------------------------------------------------------------------------------------
 
-    def now_ms(self) -> Millis:
-        return Millis(_START_MS + int(self.loop.time() * 1000))
+    def now_ms(self, skew_ms: int = 0) -> Millis:
+        return Millis(_START_MS + int(self.loop.time() * 1000) + skew_ms)
+
+    def draw_skew_ms(self, rng: Random) -> int:
+        """How wrong the wall clock of one process is."""
+        return rng.randint(-self.limits.skew_ms, self.limits.skew_ms)
 
     def trace(self, kind: str, *parts: Any) -> None:
         line = f"{self.loop.time():.6f} {kind} {parts}"
@@ -109,7 +120,7 @@ class World:
         """What the product logs: shown after a failure, not part of the hash."""
         name = event.pop("event")
         self._tail.append(f"{self.loop.time():.6f}   [{process_name()}] {name} {event}")
-        if name in _DEFECTS and not self._over:
+        if name in _DEFECTS and event.get("error_type") != JournalFailed.__name__ and not self._over:
             self.fail(f"the product reports a defect: {name} {event}")
 
     def fail(self, what: str) -> None:
@@ -121,7 +132,7 @@ class World:
     # --- who leads ----------------------------------------------------------------------------------------------------------------------
 
     def _note_leaders(self) -> None:
-        topic = self.disk.image.topics.by_name(TOPIC)
+        topic = self.metadata.image.topics.by_name(TOPIC)
         if topic is not None:
             leaders = {(TOPIC, record.partition): (record.leader, record.leader_epoch) for record in topic.partitions}
             if not self._images or self._images[-1][1] != leaders:
@@ -141,8 +152,14 @@ class World:
         return self.brokers.get(node_id), epoch
 
     def log_start(self, part: Part) -> int:
-        topic = self.disk.image.topics.by_name(part[0])
-        return 0 if topic is None else self.disk.image.streams.known(topic.partitions[part[1]].data_stream_id).start_offset
+        topic = self.metadata.image.topics.by_name(part[0])
+        return 0 if topic is None else self.metadata.image.streams.known(topic.partitions[part[1]].data_stream_id).start_offset
+
+    def _new_process(self, name: str) -> Process:
+        process = Process(name)
+        process.network = self.network
+        self._processes.append(process)
+        return process
 
     # --- processes ----------------------------------------------------------------------------------------------------------------------
 
@@ -189,55 +206,50 @@ class World:
         self.zombies.append(broker)
         self.start_broker(broker.node_id)
 
-    def start_controller(self) -> None:
-        process = Process(f"c{self.disk.epoch + 1}")
-        process.network = self.network
-        self._processes.append(process)
-        self._controller = process
-        rng = Random(f"{self.seed}/controller/{self.disk.epoch}")
-        store = SimStore(self.bucket, self.weather, rng, self.trace)
-
-        async def run() -> None:
-            self._runtime, tasks = await run_controller(
-                self.disk, store, self.limits.controller, rng, self.now_ms, self.limits.disk_sync_ms
-            )
-            for task in tasks:
-                task.add_done_callback(self._controller_task_over)
-
-        self.loop.call_soon(lambda: self.loop.create_task(run()), context=process.context())
-
-    def _controller_task_over(self, task: "asyncio.Task[None]") -> None:
-        if not self._over and not task.cancelled() and not isinstance(task.exception(), OVER):
-            self.fail(f"a task of the controller ended: {task.exception()!r}")
-
-    def crash_controller(self, delay_s: float) -> None:
-        if self._controller is None or self._controller.dead:
+    def start_controller(self, number: int) -> None:
+        if self._over:
             return
-        self.trace("crash", self._controller.name)
-        self._controller.kill()
-        self.network.process_died(self._controller, resets=True)
-        self.later(delay_s, self.start_controller)
+        self._starts += 1
+        controller = SimController(self, number, self._starts, self.disks[number])
+        self._processes.append(controller.process)
+        self.controllers[number] = controller
+        self.trace("start", controller.process.name)
+        controller.start()
+
+    def controller_ended(self, controller: SimController, reason: str) -> None:
+        """The process exits by itself; its supervisor starts it anew."""
+        self._tail.append(f"      because {reason}")
+        self.crash_controller(controller, self.rng.choice((0.05, 1.0)))
+
+    def crash_controller(self, controller: SimController, delay_s: float) -> None:
+        if controller.process.dead or self._over:
+            return
+        self.trace("crash", controller.process.name)
+        controller.process.kill()
+        controller.disk.crash()
+        controller.store.process_died()
+        self.network.process_died(controller.process, resets=self.rng.random() < 0.7)
+        self.later(delay_s, self.start_controller, controller.number)
+
+    def active_controller(self) -> SimController | None:
+        """One that takes itself for the leader, the newest if there are two."""
+        leading = [
+            controller for _, controller in sorted(self.controllers.items()) if controller.is_leading and not controller.process.dead
+        ]
+        return max(leading, key=lambda controller: controller.epoch, default=None)
 
     def move(self, part: Part, target: NodeId) -> None:
         """Reassign a partition to one broker, dead or alive; to where it is already, what moves is cancelled."""
-        settings = self.limits.controller.move_timeout_ms
+        self.trace("move", part, target)
+        topic = self.metadata.image.topics.by_name(part[0])
+        is_back = topic is not None and topic.partitions[part[1]].replicas[0] == target
+        wanted = PartitionTarget(topic=part[0], partition=part[1], replicas=None if is_back else [target])
 
-        def work(image: MetadataImage, now_ms: Millis) -> Result[ItemResults]:
-            topic = image.topics.by_name(part[0])
-            is_back = topic is not None and topic.partitions[part[1]].replicas[0] == target
-            wanted = PartitionTarget(topic=part[0], partition=part[1], replicas=None if is_back else [target])
-            live = [node.node_id for node in image.nodes if not node.fenced]
-            return alter_reassignments(image, AlterReassignments(partitions=[wanted]), now_ms, live=live, timeout_ms=settings)
+        async def ask() -> None:
+            with suppress(TimeoutError, ControllerError):
+                await self._admin.alter_reassignments(AlterReassignments(partitions=[wanted]), timeout_s=10)
 
-        async def submit() -> None:
-            try:
-                await self._runtime.submit("Move", work)
-            except (TimeoutError, *OVER):
-                return
-
-        if self._controller is not None and self._runtime is not None and not self._controller.dead:
-            self.trace("move", part, target)
-            self.loop.call_soon(lambda: self.loop.create_task(submit()), context=self._controller.context())
+        self.loop.call_soon(lambda: self.loop.create_task(ask()), context=self._admin_process.context())
 
     # --- the run ------------------------------------------------------------------------------------------------------------------------
 
@@ -264,7 +276,8 @@ class World:
         life.result()
 
     async def _live(self) -> None:
-        self.start_controller()
+        for number in range(self.limits.controllers):
+            self.start_controller(number)
         for node_id in range(1, self.limits.brokers + 1):
             self.start_broker(node_id)
         await self._create_topic()
@@ -280,6 +293,7 @@ class World:
         await self._within(_QUIET_LIMIT_S, "clients got no answer", asyncio.gather(*writing, *reading))
         await self._within(_QUIET_LIMIT_S, "not every partition is writable", producers[-1].write(self.parts))
         await self._within(_QUIET_LIMIT_S, "not everything can be read", self._read_all(9))
+        await self._within(_QUIET_LIMIT_S, "not every move ends", self._moves_end())
         await asyncio.sleep(self._grace_s())
         end = self.loop.time() + _QUIET_LIMIT_S
         while self.checker.orphans() and self.loop.time() < end:  # noqa: ASYNC110 - virtual time is free
@@ -291,20 +305,17 @@ class World:
         await self._within(_QUIET_LIMIT_S, "not everything can be read after the clean-up", self._read_all(10))
 
     async def _create_topic(self) -> None:
-        process = Process("admin")
-        process.network = self.network
-        self._processes.append(process)
         request = CreateTopics(topics=[NewTopic(name=TOPIC, partitions=self.limits.partitions)])
 
         async def create() -> None:
-            client = ControllerClient([ADDRESS], rng=Random(f"{self.seed}/admin"))
-            while self.disk.image.topics.by_name(TOPIC) is None:
-                await client.create_topics(request, timeout_s=60)
+            while self.metadata.image.topics.by_name(TOPIC) is None:
+                with suppress(TimeoutError, ControllerError):
+                    await self._admin.create_topics(request, timeout_s=60)
                 await asyncio.sleep(0.2)
 
-        while not self.disk.image.nodes:  # noqa: ASYNC110 - virtual time is free
+        while not self.metadata.image.nodes:  # noqa: ASYNC110 - virtual time is free
             await asyncio.sleep(0.1)
-        await self.loop.create_task(create(), context=process.context())
+        await self.loop.create_task(create(), context=self._admin_process.context())
 
     async def _watch(self) -> None:
         while True:
@@ -321,7 +332,9 @@ class World:
         self.weather.faults = self.weather.down = False
         self.weather.slow_factor = 1.0
         self.network.lossy = 0.0
-        self.network.cut.clear()
+        self.network.links.mend_all()
+        for disk in self.disks.values():
+            disk.slow_factor, disk.failing = 1.0, False
         for process in self._processes:
             process.resume(self.loop)
 
@@ -342,10 +355,21 @@ class World:
         for part in self.parts:
             self.checker.check_all_read(part, consumer.starts[part], consumer.watermarks[part])
 
+    async def _moves_end(self) -> None:
+        while any(record.move is not None and record.target_replicas is not None for record in self._partitions()):  # noqa: ASYNC110
+            await asyncio.sleep(0.5)
+
+    def _partitions(self) -> Sequence[PartitionRecord]:
+        topic = self.metadata.image.topics.by_name(TOPIC)
+        return () if topic is None else topic.partitions
+
     def _grace_s(self) -> float:
         stream, config = self.limits.stream, self.limits.controller
         graces_ms = stream.block_age_max_ms + stream.wal_delete_grace_ms + 3 * config.read_grace_ms + 4 * config.janitor_interval_ms
-        return (PREPARED_TTL_MS + graces_ms + 4 * config.maintenance_interval_ms + 20 * self.limits.store_p99_ms) / 1000 + 10
+        graces_ms += 2 * self.limits.skew_ms
+        return (
+            PREPARED_TTL_MS + LATE_PUT_GRACE_MS + graces_ms + 4 * config.maintenance_interval_ms + 20 * self.limits.store_p99_ms
+        ) / 1000 + 10
 
     def _on_loop_error(self, _: Any, context: dict[str, Any]) -> None:
         self.fail(f"the loop reports: {context.get('message')} {context.get('exception')!r}")
@@ -386,7 +410,12 @@ def _patched(world: World) -> Iterator[None]:
         (client_module, "Channel", SimChannel),
         (follower_module, "Channel", SimChannel),
         (server_module, "Listener", SimListener),
+        (transport_module, "_Sender", SimRaftSender),
+        (main_module, "RaftQuorum", SimQuorum),
+        (main_module, "Reign", SimReign),
+        (reign_module, "uuid4", new_uuid),
         (client_module, "uuid4", lambda: UUID(int=rng.getrandbits(128))),
+        (objects_manager, "LATE_PUT_GRACE_MS", LATE_PUT_GRACE_MS),
         (objects_manager, "prepare_objects", lambda *args: real_prepare(*args, ttl_ms=PREPARED_TTL_MS)),
     ]
     originals = [getattr(target, name) for target, name, _ in replaced]

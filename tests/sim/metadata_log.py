@@ -1,0 +1,127 @@
+"""The metadata as a majority decided it, kept from outside, and what controllers say about it.
+
+Checked at once: a commit lies on a majority of disks; every controller commits the same entry in the same place, whatever becomes of the
+leader; a term has one leader; a leader begins with exactly the image of what is committed; a vote or an acknowledgement that leaves is on
+the disk; brokers are told committed records only; an answer tells what is committed, and at least what was committed when it was asked for.
+Must not look into anybody's image but at the begin of its reign.
+"""
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import msgspec
+
+from controller.metadata.codec import decode_record, encode_record
+from controller.metadata.image import MetadataImage
+from controller.metadata.snapshot import snapshot_records
+from controller.quorum import RaftQuorum
+from controller.raft.messages import AppendReply, Entry, HardState, Message, VoteReply
+from controller.raft.quorum import majority
+from controller.rpc.messages import MetadataBatch, Reply
+from tests.sim.disk import Disk
+
+_reply_decoder = msgspec.msgpack.Decoder(Reply[Any])
+_batch_decoder = msgspec.msgpack.Decoder(MetadataBatch)
+
+
+class MetadataLog:
+    def __init__(self, disks: Mapping[int, Disk], fail: Callable[[str], None], on_commit: Callable[[], None]) -> None:
+        """on_commit: called when the image has moved."""
+        self._disks = disks
+        self._fail = fail
+        self._on_commit = on_commit
+        self.image = MetadataImage()
+        """What the committed records add up to: the truth to check against."""
+        self.records: list[bytes] = []
+        self._entries: list[Entry] = []
+        self._leaders: dict[int, int] = {}
+        self._asked: dict[str, int] = {}
+
+    @property
+    def end_offset(self) -> int:
+        return len(self.records)
+
+    def committed(self, controller: int, quorum: RaftQuorum, since: int) -> int:
+        """A controller's commit stands at the returned index now; it stood at `since`."""
+        core = quorum.core
+        log, commit = core.log, core.commit
+        for index in range(max(since, log.base.index) + 1, commit + 1):
+            self._compare(controller, log.slice(index, 1, 1)[0], log.members.voters)
+        return commit
+
+    def leads(self, controller: int, epoch: int) -> None:
+        if self._leaders.setdefault(epoch, controller) != controller:
+            self._fail(f"epoch {epoch} is led by controller {self._leaders[epoch]} and by {controller}")
+
+    def reign_begins(self, controller: int, image: MetadataImage) -> None:
+        if image.end_offset > self.end_offset:
+            self._fail(f"controller {controller} leads with records up to {image.end_offset}, {self.end_offset} are committed")
+        elif image.end_offset == self.end_offset and _told(image) != _told(self.image):
+            self._fail(f"controller {controller} leads with an image of {image.end_offset} records that is not what was committed")
+
+    def says(self, message: Message) -> None:
+        """A voter tells another one, who will rely on it."""
+        disk = self._disks[message.sender]
+        if isinstance(message, VoteReply) and message.granted and not message.pre:
+            if not disk.has_voted(HardState(message.term, message.to)):
+                self._fail(f"controller {message.sender} votes for {message.to} in term {message.term}, its disk has {disk.durable.hard}")
+        elif (
+            isinstance(message, AppendReply)
+            and not message.rejected
+            and message.index > disk.durable.base.index + len(disk.durable.entries)
+        ):
+            self._fail(f"controller {message.sender} acknowledges entry {message.index}, which is not on its disk")
+
+    def proposed(self, epoch: int, records: Sequence[bytes], end_offset: int) -> None:
+        """A proposal of this epoch was answered with success."""
+        if self.records[end_offset - len(records) : end_offset] != list(records):
+            self._fail(f"a proposal of epoch {epoch} that ends at {end_offset} is taken for committed, {self.end_offset} records are")
+
+    def asked(self, request_id: str) -> None:
+        self._asked.setdefault(request_id, self.end_offset)
+
+    def answered(self, controller: str, method: str, request_id: str, data: bytes) -> None:
+        reply = _reply_decoder.decode(data)
+        if reply.offset <= 0:
+            return
+        if reply.offset > self.end_offset:
+            self._fail(f"{controller} answers {method} with offset {reply.offset}, {self.end_offset} are committed")
+        if reply.offset < self._asked.get(request_id, 0):
+            self._fail(f"{controller} answers {method} from offset {reply.offset}, {self._asked[request_id]} was committed before")
+
+    def told(self, controller: str, data: bytes) -> None:
+        """A message of a stream of committed records."""
+        batch = _batch_decoder.decode(data)
+        if batch.snapshot:
+            if batch.base_offset > self.end_offset:
+                self._fail(f"{controller} sends a snapshot at {batch.base_offset}, {self.end_offset} records are committed")
+            return
+        at = batch.base_offset
+        if [bytes(record) for record in batch.records] != self.records[at : at + len(batch.records)]:
+            self._fail(f"{controller} sends records [{at}, {batch.end_offset}) that are not the committed ones ({self.end_offset})")
+
+    def _compare(self, controller: int, entry: Entry, voters: Sequence[int]) -> None:
+        if entry.index <= len(self._entries):
+            known = self._entries[entry.index - 1]
+            if entry != known:
+                self._fail(
+                    f"controller {controller} commits another entry {entry.index} of term {entry.term} than was committed ({known.term})"
+                )
+            return
+        if entry.index != len(self._entries) + 1:
+            self._fail(f"controller {controller} commits entry {entry.index} first, nobody has committed {len(self._entries) + 1}")
+            return
+        holders = [voter for voter in voters if self._disks[voter].holds(entry.index, entry.term)]
+        if len(holders) < majority(len(voters)):
+            self._fail(
+                f"controller {controller} commits entry {entry.index} of term {entry.term}, which only {holders} of {voters} have on disk"
+            )
+        self._entries.append(entry)
+        if entry.records:
+            self.records += entry.records
+            self.image.apply_all(decode_record(record) for record in entry.records)
+            self._on_commit()
+
+
+def _told(image: MetadataImage) -> list[bytes]:
+    return sorted(encode_record(record) for record in snapshot_records(image))
