@@ -223,14 +223,16 @@ class Checker:
             if offset >= high_watermark:
                 self._fail(f"{part}: {identity!r} was acknowledged at {offset}, the log ends at {high_watermark}")
 
-    def orphans(self) -> list[str]:
-        """Data objects that nothing refers to."""
+    def orphans(self, *, prepared: bool) -> list[str]:
+        """Data objects that nothing refers to; those that were prepared and never committed only if wanted: they have a long grace."""
         image = self._image()
         found: list[str] = []
         for key in self._bucket.keys:
             object_id = parse_data_key(key)
-            state = image.objects.get(object_id) if object_id is not None else None
-            if object_id is not None and (state is None or not state.refs):
+            if object_id is None:
+                continue
+            state = image.objects.get(object_id)
+            if state is None or (not state.refs and (prepared or state.was_committed)):
                 found.append(f"{key} {state}")
         return found
 

@@ -1,4 +1,4 @@
-"""One start of a simulated controller: the real process (`ControllerServer`) with its quorum, journal, standby, reign, snapshots and service.
+"""One start of a simulated controller: the real `ControllerServer` with its quorum, journal, standby, reign, snapshots and service.
 
 Simulated are its disk, its network and its clock. A kill loses what the disk had not synced; the next start begins from disk and store
 alone. Every proposal, commit and reign is shown to the metadata log, which judges.

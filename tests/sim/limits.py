@@ -115,12 +115,13 @@ def _stream(rng: Random) -> StreamConfig:
 
 def _controller(rng: Random) -> ControllerConfig:
     pick = rng.choice
-    raft_heartbeat_ms = pick((100, 200, 300))
+    raft_heartbeat_ms = pick((150, 300))
     return ControllerConfig(
         data_dir=Path("/nowhere"),
         cluster_id="sim",
         raft_heartbeat_ms=raft_heartbeat_ms,
-        election_timeout_ms=raft_heartbeat_ms * pick((4, 10)),
+        election_timeout_ms=raft_heartbeat_ms * pick((4, 8)),
+        tick_interval_ms=pick((100, 300)),
         snapshot_records=pick((20, 100, 50_000)),
         snapshots_kept=pick((2, 3)),
         session_timeout_ms=pick((1_500, 3_000, 6_000)),
