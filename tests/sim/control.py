@@ -109,6 +109,12 @@ class SimQuorum(RaftQuorum):
         self._sim.world.metadata.proposed(epoch, records, end)
         return end
 
+    async def confirm(self, epoch: ControllerEpoch) -> None:
+        world = self._sim.world
+        since_s = world.loop.time()
+        await super().confirm(epoch)
+        world.metadata.confirmed(self._sim.number, epoch, since_s)
+
 
 class SimReign(Reign):
     def __init__(self, config: Any, quorum: Any, image: MetadataImage, *args: Any, **options: Any) -> None:

@@ -11,6 +11,7 @@ from collections import deque
 from collections.abc import Callable
 from concurrent.futures import Executor
 from contextvars import Context
+from dataclasses import dataclass
 from random import Random
 from typing import Any
 
@@ -30,6 +31,16 @@ class _Inode:
         self.parsed_bytes = 0
 
 
+@dataclass(frozen=True, slots=True)
+class _Names:
+    names: dict[str, _Inode]
+    synced: bool
+
+
+_Operation = tuple[_Inode, int] | _Names
+"""A file synced up to a length, or the names as they are then."""
+
+
 class Disk:
     """What survives the controller's processes. slow_factor, failing: the scenario changes them."""
 
@@ -42,8 +53,8 @@ class Disk:
         self.names: dict[str, _Inode] = {}
         self._durable_names: dict[str, _Inode] = {}
         self._unsynced_names: list[dict[str, _Inode]] = []
-        self._syncs: list[tuple[_Inode, int] | dict[str, _Inode]] = []
-        """Begun by the piece of work that runs; they count when it is over."""
+        self._under_way: list[_Operation] = []
+        """Of the piece of work that runs, in order; they count when it is over."""
         self.durable = Recovered()
 
     def holds(self, index: int, term: int) -> bool:
@@ -57,19 +68,16 @@ class Disk:
 
     def delay_s(self) -> float:
         """For the work that was just done."""
-        return _SEEK_S + len(self._syncs) * self._sync_ms * self.slow_factor * self._rng.random() / 1000
+        syncs_count = sum(not isinstance(operation, _Names) or operation.synced for operation in self._under_way)
+        return _SEEK_S + syncs_count * self._sync_ms * self.slow_factor * self._rng.random() / 1000
 
     def complete(self) -> None:
-        """Its syncs are done."""
-        for sync in self._syncs:
-            self._sync(sync)
-        self._syncs.clear()
+        """The work is done."""
+        self._carry_out(len(self._under_way))
 
     def crash(self) -> None:
         """Its machine lost power, or its process was killed: any beginning of what was under way has happened."""
-        for sync in self._syncs[: self._rng.randint(0, len(self._syncs))]:
-            self._sync(sync)
-        self._syncs.clear()
+        self._carry_out(self._rng.randint(0, len(self._under_way)))
         states = [self._durable_names, *self._unsynced_names]
         self.names = dict(states[self._rng.randrange(len(states))])
         self._unsynced_names.clear()
@@ -79,14 +87,24 @@ class Disk:
         self._read_again()
 
     def sync_file(self, inode: _Inode) -> None:
-        self._syncs.append((inode, len(inode.data)))
+        self._under_way.append((inode, len(inode.data)))
 
-    def sync_names(self) -> None:
-        self._syncs.append(dict(self.names))
+    def note_names(self, *, synced: bool) -> None:
+        """A name came, went or changed, or all of them shall be durable."""
+        self._under_way.append(_Names(dict(self.names), synced))
 
-    def renamed(self) -> None:
-        """A name came, went or changed."""
-        self._unsynced_names.append(dict(self.names))
+    def _carry_out(self, count: int) -> None:
+        for operation in self._under_way[:count]:
+            if not isinstance(operation, _Names):
+                inode, size_bytes = operation
+                inode.synced_bytes = max(inode.synced_bytes, size_bytes)
+                self._parse(inode)
+            elif operation.synced:
+                self._durable_names = operation.names
+                self._unsynced_names.clear()
+            else:
+                self._unsynced_names.append(operation.names)
+        self._under_way.clear()
 
     def _tear(self, inode: _Inode) -> None:
         unsynced_bytes = len(inode.data) - inode.synced_bytes
@@ -95,15 +113,6 @@ class Disk:
             zeros = len(inode.data) - kept if self._rng.random() < 0.3 else 0
             inode.data[kept:] = bytes(zeros)
         inode.synced_bytes = len(inode.data)
-
-    def _sync(self, sync: "tuple[_Inode, int] | dict[str, _Inode]") -> None:
-        if isinstance(sync, dict):
-            self._durable_names = sync
-            self._unsynced_names.clear()
-            return
-        inode, size_bytes = sync
-        inode.synced_bytes = max(inode.synced_bytes, size_bytes)
-        self._parse(inode)
 
     def _parse(self, inode: _Inode) -> None:
         data = memoryview(bytes(inode.data[inode.parsed_bytes : inode.synced_bytes]))
@@ -144,6 +153,9 @@ class _Files:
     def __init__(self, disk: Disk) -> None:
         self._disk = disk
 
+    def __str__(self) -> str:
+        return "journal"
+
     def names(self) -> list[str]:
         return list(self._disk.names)
 
@@ -152,16 +164,16 @@ class _Files:
 
     def create(self, name: str) -> _File:
         inode = self._disk.names[name] = _Inode()
-        self._disk.renamed()
+        self._disk.note_names(synced=False)
         return _File(self._disk, inode)
 
     def rename(self, old: str, new: str) -> None:
         self._disk.names[new] = self._disk.names.pop(old)
-        self._disk.renamed()
+        self._disk.note_names(synced=False)
 
     def remove(self, name: str) -> None:
         del self._disk.names[name]
-        self._disk.renamed()
+        self._disk.note_names(synced=False)
 
     def cut(self, name: str, size_bytes: int) -> None:
         inode = self._disk.names[name]
@@ -169,7 +181,7 @@ class _Files:
         inode.synced_bytes = inode.parsed_bytes = min(inode.synced_bytes, size_bytes)
 
     def sync(self) -> None:
-        self._disk.sync_names()
+        self._disk.note_names(synced=True)
 
 
 class _Thread(Executor):

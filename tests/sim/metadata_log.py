@@ -25,17 +25,22 @@ _batch_decoder = msgspec.msgpack.Decoder(MetadataBatch)
 
 
 class MetadataLog:
-    def __init__(self, disks: Mapping[int, Disk], fail: Callable[[str], None], on_commit: Callable[[], None]) -> None:
+    def __init__(
+        self, disks: Mapping[int, Disk], fail: Callable[[str], None], on_commit: Callable[[], None], now: Callable[[], float]
+    ) -> None:
         """on_commit: called when the image has moved."""
         self._disks = disks
         self._fail = fail
         self._on_commit = on_commit
+        self._now = now
         self.image = MetadataImage()
         """What the committed records add up to: the truth to check against."""
         self.records: list[bytes] = []
         self._entries: list[Entry] = []
         self._leaders: dict[int, int] = {}
         self._asked: dict[str, int] = {}
+        self._heard: dict[tuple[int, int], dict[int, float]] = {}
+        """When a voter last answered the leader of a term, by leader and term."""
 
     @property
     def end_offset(self) -> int:
@@ -65,17 +70,22 @@ class MetadataLog:
         if isinstance(message, VoteReply) and message.granted and not message.pre:
             if not disk.has_voted(HardState(message.term, message.to)):
                 self._fail(f"controller {message.sender} votes for {message.to} in term {message.term}, its disk has {disk.durable.hard}")
-        elif (
-            isinstance(message, AppendReply)
-            and not message.rejected
-            and message.index > disk.durable.base.index + len(disk.durable.entries)
-        ):
-            self._fail(f"controller {message.sender} acknowledges entry {message.index}, which is not on its disk")
+        elif isinstance(message, AppendReply):
+            self._heard.setdefault((message.to, message.term), {})[message.sender] = self._now()
+            if not message.rejected and message.index > disk.durable.base.index + len(disk.durable.entries):
+                self._fail(f"controller {message.sender} acknowledges entry {message.index}, which is not on its disk")
 
     def proposed(self, epoch: int, records: Sequence[bytes], end_offset: int) -> None:
         """A proposal of this epoch was answered with success."""
         if self.records[end_offset - len(records) : end_offset] != list(records):
             self._fail(f"a proposal of epoch {epoch} that ends at {end_offset} is taken for committed, {self.end_offset} records are")
+
+    def confirmed(self, controller: int, epoch: int, since_s: float) -> None:
+        """A controller takes it for confirmed that at some moment since then nobody else led."""
+        heard = self._heard.get((controller, epoch), {})
+        confirming = 1 + sum(heard_s >= since_s for heard_s in heard.values())
+        if confirming < majority(len(self._disks)):
+            self._fail(f"controller {controller} takes epoch {epoch} for confirmed by {confirming} of {len(self._disks)} voters")
 
     def asked(self, request_id: str) -> None:
         self._asked.setdefault(request_id, self.end_offset)

@@ -15,7 +15,7 @@ from typing import Any
 
 import grpc.aio
 
-from controller.raft.messages import Message
+from controller.raft.messages import Message, TimeoutNow
 from controller.raft.transport import Hello, PeerTransport
 from controller.raft.transport import _encode as encode_group
 from controller.raft.transport import _group_decoder as group_decoder
@@ -72,6 +72,8 @@ class Network:
         self.lossy = lossy
         self.links = Links()
         self.metadata: MetadataLog
+        self.on_handover: Callable[[], None] | None = None
+        """Called once, when a leader has told another voter to take over."""
         self.listeners: dict[str, SimListener] = {}
         self._streams: dict[int, SimStreamCall] = {}
         self._tasks: set[asyncio.Task[None]] = set()
@@ -93,6 +95,9 @@ class Network:
     def send_raft(self, sender: Process, address: str, message: Message) -> None:
         """A message between voters: lost, doubled, overtaken by later ones."""
         self.metadata.says(message)
+        if isinstance(message, TimeoutNow) and self.on_handover is not None:
+            self.on_handover()
+            self.on_handover = None
         if self.chance():
             return
         data = encode_group([message])

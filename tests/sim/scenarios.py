@@ -21,10 +21,12 @@ SCENARIOS: Mapping[str, Mapping[str, int]] = {
     "zombie": {"pause": 4, "replace": 3, "cut": 2, "crash": 1, "slow_store": 1},
     "move": {"move": 8, "ping_pong": 4, "leave": 1, "trim": 1, "compaction": 1, "pause": 1},
     "store": {"slow_store": 3, "store_down": 3, "crash": 1, "move": 1},
-    "controller": {"crash_controller": 3, "pause_controller": 2, "cut_controller": 2, "cut": 1, "move": 3, "crash": 2, "coup": 3},
+    "controller": {
+        "crash_controller": 3, "pause_controller": 2, "cut_controller": 2, "transfer": 1, "coup": 3, "cut": 1, "move": 3, "crash": 2,
+    },
     "quorum": {
         "crash_controller": 4, "pause_controller": 2, "cut_controller": 4, "split": 4, "slow_disk": 2, "broken_disk": 1, "blackout": 1,
-        "move": 2, "coup": 4,
+        "move": 2, "coup": 4, "transfer": 3,
     },
     "clock": {"cut": 6, "pause": 1, "replace": 1, "slow_store": 2, "move": 1, "nothing": 1},
     "mixed": {
@@ -37,6 +39,10 @@ SCENARIOS: Mapping[str, Mapping[str, int]] = {
 
 WITHOUT_LEASE = frozenset({"clock"})
 """Here brokers measure time so wrongly that they never give up by themselves: only the fence in the WAL protects."""
+
+
+READING = frozenset({"controller", "quorum"})
+"""Here somebody asks the controllers all the time, without changing anything."""
 
 
 class Chaos:
@@ -148,6 +154,22 @@ class Chaos:
         if (controller := self._controller()) is not None:
             controller.process.pause()
             self._later(self._rng.choice((0.3, 2.0, 8.0)), lambda: controller.process.resume(self._world.loop))
+
+    def transfer(self) -> None:
+        """The leader hands over, and hears nothing of it for a while."""
+        world = self._world
+        active = world.active_controller()
+        others = [controller for _, controller in sorted(world.controllers.items()) if controller is not active]
+        if active is None or not others or active.process.paused or active.server is None or active.server.quorum is None:
+            return
+        duration_s = self._rng.choice((0.0, 0.5, 1.5))
+
+        def cut() -> None:
+            for controller in others:
+                self._cut_link(controller.process.link, active.process.link, duration_s)
+
+        world.network.on_handover = cut
+        active.process.context().run(active.server.quorum.transfer, self._rng.choice(others).number)
 
     def slow_disk(self) -> None:
         if (controller := self._controller()) is not None:

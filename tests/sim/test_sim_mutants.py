@@ -28,6 +28,15 @@ SCENARIO = {
     "sequences_not_checked": "calm",
     "slots_in_place_deleted_by_their_writer": "move",
     "watermark_moves_at_append": "calm",
+    "wal_trimmed_by_list": "crash",
+    "vote_not_durable": "quorum",
+    "journal_not_synced": "quorum",
+    "leader_counts_its_unsynced_log": "quorum",
+    "commit_answered_before_the_quorum": "quorum",
+    "old_leader_answers_reads": "quorum",
+    "uncommitted_records_are_served": "quorum",
+    "image_not_rebuilt_after_a_reign": "quorum",
+    "snapshot_of_what_is_not_committed": "quorum",
 }
 SEEDS_MAX = 25
 

@@ -7,6 +7,7 @@ or after the cluster had its peace again, served every partition, and was read a
 import asyncio
 import gc
 import hashlib
+import signal
 import warnings
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
@@ -29,7 +30,8 @@ import controller.rpc.server as server_module
 from controller.errors import ControllerError, JournalFailed
 from controller.metadata.records import PartitionRecord
 from controller.rpc.client import ControllerClient
-from controller.rpc.messages import AlterReassignments, CreateTopics, NewTopic, PartitionTarget
+from controller.rpc.follower import MetadataFollower
+from controller.rpc.messages import AlterReassignments, CreateTopics, GetKeyValue, NewTopic, PartitionTarget, PutKeyValue
 from stream.ids import Millis, NodeEpoch, NodeId
 from tests.sim.checkers import Checker, Part, Violation
 from tests.sim.clients import Consumer, Producer
@@ -40,12 +42,15 @@ from tests.sim.loop import Process, VirtualLoop, process_name
 from tests.sim.metadata_log import MetadataLog
 from tests.sim.network import Network, SimChannel, SimListener, SimRaftSender
 from tests.sim.nodes import SimBroker
-from tests.sim.scenarios import SCENARIOS, WITHOUT_LEASE, Chaos
+from tests.sim.scenarios import READING, SCENARIOS, WITHOUT_LEASE, Chaos
 from tests.sim.store import Bucket, StoreWeather
 
 TOPIC = "t"
 _START_MS = 1_700_000_000_000
 _QUIET_LIMIT_S = 120.0
+_STEP_LIMIT_S = 10.0
+"""Of the processor's time; a step needs less than a millisecond."""
+
 _DEFECTS = frozenset({"request_failed", "append_callback_failed", "wal_slot_failed_unexpectedly", "upload_failed_unexpectedly",
                       "controller_writer_failed", "metadata_follower_failed"})  # fmt: skip
 
@@ -80,7 +85,7 @@ class World:
         self.weather = StoreWeather(self.rng, fault_share=limits.store_faults, p50_ms=limits.store_p50_ms, p99_ms=limits.store_p99_ms)
         self.network = Network(Random(f"{seed}/network"), self.trace, latency_ms=limits.network_ms, lossy=limits.network_lossy)
         self.disks = {number: Disk(Random(f"{seed}/disk/{number}"), limits.disk_sync_ms) for number in range(limits.controllers)}
-        self.metadata = self.network.metadata = MetadataLog(self.disks, self.fail, self._note_leaders)
+        self.metadata = self.network.metadata = MetadataLog(self.disks, self.fail, self._note_leaders, self.loop.time)
         self.checker = Checker(self.bucket, lambda: self.metadata.image, self.fail)
         self.parts: list[Part] = [(TOPIC, index) for index in range(limits.partitions)]
         self.brokers: dict[int, SimBroker] = {}
@@ -261,7 +266,7 @@ class World:
 
     def run(self) -> Outcome:
         violation: str | None = None
-        with _patched(self), _quiet_collector():
+        with _patched(self), _quiet_collector(), _step_limit(self):
             self.loop.set_exception_handler(self._on_loop_error)
             try:
                 self.loop.run_until_complete(self._main())
@@ -271,7 +276,7 @@ class World:
                 self._dispose()
         return Outcome(
             self.seed, self.scenario, violation, self.loop.time(), self.loop.steps, self._hash.hexdigest(),
-            self.checker.acked_count, self.checker.read_count, tuple(self._tail),
+            self.checker.acked_count, self.checker.read_count, tuple(self._tail) if violation else (),
         )  # fmt: skip
 
     async def _main(self) -> None:
@@ -286,6 +291,8 @@ class World:
             self.start_controller(number)
         for node_id in range(1, self.limits.brokers + 1):
             self.start_broker(node_id)
+        watching = self.loop.create_task(self._watch())
+        self._watch_as_observer()
         await self._create_topic()
         self.phase("ready")
         stop = asyncio.Event()
@@ -293,7 +300,6 @@ class World:
         consumers = [Consumer(self, number) for number in range(2)]
         writing = [self.loop.create_task(producer.run(stop)) for producer in producers]
         reading = [self.loop.create_task(consumer.run(stop)) for consumer in consumers]
-        watching = self.loop.create_task(self._watch())
         await Chaos(self, SCENARIOS[self.scenario]).run(self.chaos_s)
         self._calm_down()
         self.phase("calm")
@@ -323,6 +329,31 @@ class World:
         while not self.metadata.image.nodes:  # noqa: ASYNC110 - virtual time is free
             await asyncio.sleep(0.1)
         await self.loop.create_task(create(), context=self._admin_process.context())
+
+    def _watch_as_observer(self) -> None:
+        """Somebody without a session follows the committed records, from whichever controller serves them, and asks for what is there."""
+        process = self._new_process("observer")
+
+        async def follow() -> None:
+            rng = Random(f"{self.seed}/observer")
+            client = ControllerClient(rng.sample(addresses(self.limits.controllers), self.limits.controllers), rng=rng)
+            await MetadataFollower(client, None, rng=rng).start(_QUIET_LIMIT_S)
+            if self.scenario in READING:
+                await self._write_and_read(rng)
+
+        process.context().run(lambda: self.loop.create_task(follow()))
+
+    async def _write_and_read(self, rng: Random) -> None:
+        """The writer asks anybody for the leader, the reader asks whom it knows."""
+        known = addresses(self.limits.controllers)
+        writer, reader = ControllerClient(known, rng=rng), ControllerClient(known, rng=rng)
+        while not self._over:
+            writer.redirect(rng.choice(known))
+            with suppress(TimeoutError, ControllerError):
+                await writer.put_key_value(PutKeyValue(key="k", value=b"v"), timeout_s=1)
+            with suppress(TimeoutError, ControllerError):
+                await reader.get_key_value(GetKeyValue(key="k"), timeout_s=1)
+            await asyncio.sleep(rng.uniform(0.1, 0.8))
 
     async def _watch(self) -> None:
         while True:
@@ -367,7 +398,7 @@ class World:
         is_patient = self.rng.random() < 0.05
         await asyncio.sleep(self._grace_s() if is_patient else 1)
         end = self.loop.time() + _QUIET_LIMIT_S
-        while (orphans := self.checker.orphans(prepared=is_patient)) and self.loop.time() < end:
+        while (orphans := self.checker.orphans(prepared=is_patient)) and self.loop.time() < end:  # noqa: ASYNC110 - virtual time is free
             await asyncio.sleep(0.5)
         if orphans:
             self.fail(f"objects are left over: {orphans[:5]}")
@@ -453,6 +484,26 @@ def _log_to(world: World) -> Callable[..., Any]:
         raise structlog.DropEvent
 
     return processor
+
+
+@contextmanager
+def _step_limit(world: World) -> Iterator[None]:
+    """Code that never gives the loop a turn ends the run, wherever it is."""
+    steps = -1
+
+    def look(_: int, __: object) -> None:
+        nonlocal steps
+        if world.loop.steps == steps:
+            raise Violation(f"a step of {process_name()} does not end")
+        steps = world.loop.steps
+
+    previous = signal.signal(signal.SIGVTALRM, look)
+    signal.setitimer(signal.ITIMER_VIRTUAL, _STEP_LIMIT_S, _STEP_LIMIT_S)
+    try:
+        yield
+    finally:
+        signal.setitimer(signal.ITIMER_VIRTUAL, 0)
+        signal.signal(signal.SIGVTALRM, previous)
 
 
 @contextmanager

@@ -7,12 +7,17 @@ from random import Random
 
 import pytest
 
+from controller.config import ControllerConfig
 from controller.errors import JournalFailed, NotLeader, QuorumClosed, SnapshotMissing
-from controller.metadata.records import ControllerEpoch, MetadataOffset
+from controller.metadata.codec import encode_record
+from controller.metadata.records import ClusterRecord, ControllerEpoch, MetadataOffset
 from controller.quorum import RaftQuorum
 from controller.raft.core import CoreConfig
 from controller.raft.messages import Base, Members, Message
+from controller.snapshots import SnapshotStore
+from controller.standby import Standby
 from controller.volume import LocalVolume
+from objectstore.memory import MemoryStore
 
 MEMBERS = Members((0,))
 
@@ -107,4 +112,25 @@ async def test_a_failed_fsync_ends_the_quorum_and_commits_nothing(tmp_path: Path
     assert over.done()
     with pytest.raises(JournalFailed):
         await quorum.wait_committed(offset(1))
+    await quorum.close()
+
+
+async def test_a_standby_whose_snapshot_is_ahead_of_its_log_waits_for_the_log(tmp_path: Path) -> None:
+    """A deposed leader loads the snapshot of its successor before it has heard of what that one committed."""
+    quorum = make(tmp_path)
+    epoch = await begin(quorum)
+    store = MemoryStore()
+    config = ControllerConfig(data_dir=tmp_path, cluster_id="c")
+    snapshots = SnapshotStore(store, "c", kept=2)
+    await snapshots.save([ClusterRecord("c")], Base(2, epoch, 1, MEMBERS))
+    standby = Standby(config, quorum, snapshots)
+    await standby.rebuild()
+    assert standby.image.end_offset > quorum.committed_offset
+    waiting = asyncio.create_task(standby.catch_up())
+    await asyncio.wait((waiting,), timeout=0.01)
+    assert not waiting.done(), "it must leave the loop to whoever brings the log"
+    await quorum.propose(epoch, [encode_record(ClusterRecord("c"))])
+    async with asyncio.timeout(5):
+        await waiting
+    assert standby.image.end_offset == quorum.committed_offset
     await quorum.close()
