@@ -9,17 +9,12 @@ from collections.abc import Iterator, Sequence
 from functools import partial
 
 from tests.sim.scenarios import SCENARIOS
-from tests.sim.world import Outcome, World
+from tests.sim.world import Outcome, outcome_of
 
-NAMES = list(SCENARIOS)
 _CHUNK = 5
 """Seeds that a process takes at a time."""
 
 _PROGRESS_S = 30
-
-
-def scenario_of(seed: int) -> str:
-    return NAMES[seed % len(NAMES)]
 
 
 def main() -> int:
@@ -27,7 +22,7 @@ def main() -> int:
     parser.add_argument("--seeds", type=int, default=100, help="how many seeds to run")
     parser.add_argument("--first", type=int, default=0, help="the first of them")
     parser.add_argument("--seed", type=int, help="run this one only and show its last events")
-    parser.add_argument("--scenario", choices=NAMES, help="default: by the seed")
+    parser.add_argument("--scenario", choices=list(SCENARIOS), help="default: by the seed")
     parser.add_argument("--jobs", type=int, default=1, help="processes that run seeds")
     parser.add_argument("--tail", type=int, default=60, help="events to show of the first failing seed")
     parser.add_argument("--grep", default="", help="of these, only the lines with this in them")
@@ -67,10 +62,6 @@ def _outcomes(seeds: Sequence[int], scenario: str | None, jobs: int) -> Iterator
         return
     with multiprocessing.get_context("spawn").Pool(jobs) as pool:
         yield from pool.imap_unordered(partial(outcome_of, scenario), seeds, _CHUNK)
-
-
-def outcome_of(scenario: str | None, seed: int) -> Outcome:
-    return World(seed, scenario or scenario_of(seed)).run()
 
 
 def show(outcome: Outcome, tail: int, grep: str, scenario: str | None) -> None:

@@ -164,6 +164,7 @@ class Consumer:
         if found.error_code == ErrorCode.OFFSET_OUT_OF_RANGE and self._world.log_start(part) > offset:
             # The answer's own log start may lag behind a trim that is just being made.
             self.positions[part] = self.starts[part] = self._world.log_start(part)
+            self._epochs[part] = max(self._epochs.get(part, 0), epoch)
             return
         if found.error_code == ErrorCode.OFFSET_OUT_OF_RANGE and epoch >= self._epochs.get(part, 0) and self.positions[part] == offset:
             self._world.fail(f"{part}: offset {offset}, which was read up to, is out of range: {found}")

@@ -449,6 +449,12 @@ class World:
             await asyncio.sleep(0)
 
 
+def outcome_of(scenario: str | None, seed: int) -> Outcome:
+    """One run; the seed chooses the scenario if nobody else does."""
+    names = list(SCENARIOS)
+    return World(seed, scenario or names[seed % len(names)]).run()
+
+
 @contextmanager
 def _patched(world: World) -> Iterator[None]:
     """The product's borders: transport, ids, logs, and the life of prepared objects (an hour is too long to wait for)."""
