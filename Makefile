@@ -68,7 +68,7 @@ unit: venv ## the fast tests alone
 
 .PHONY: sim
 sim: venv ## the deterministic simulator, SEEDS=200 of them
-	$(BIN)/python -m tests.sim --seeds $(SEEDS) $(ARGS)
+	$(BIN)/python -m tests.sim --jobs $(JOBS) --seeds $(SEEDS) $(ARGS)
 
 .PHONY: bench
 bench: venv ## the bars of docs/performance.md, as ratios measured in this run
