@@ -13,7 +13,7 @@ import msgspec
 
 from controller.metadata.codec import decode_record, encode_record
 from controller.metadata.image import MetadataImage
-from controller.metadata.snapshot import snapshot_records
+from controller.metadata.snapshot import ImageCopy
 from controller.quorum import RaftQuorum
 from controller.raft.messages import AppendReply, Entry, HardState, Message, VoteReply
 from controller.raft.quorum import majority
@@ -134,4 +134,4 @@ class MetadataLog:
 
 
 def _told(image: MetadataImage) -> list[bytes]:
-    return sorted(encode_record(record) for record in snapshot_records(image))
+    return sorted(encode_record(record) for record in ImageCopy.of(image).records())

@@ -10,7 +10,9 @@ import pytest
 from controller.config import ControllerConfig
 from controller.errors import JournalFailed, NotLeader, QuorumClosed, SnapshotMissing
 from controller.metadata.codec import encode_record
+from controller.metadata.image import MetadataImage
 from controller.metadata.records import ClusterRecord, ControllerEpoch, MetadataOffset
+from controller.metadata.snapshot import ImageCopy
 from controller.quorum import RaftQuorum
 from controller.raft.core import CoreConfig
 from controller.raft.messages import Base, Members, Message
@@ -122,7 +124,9 @@ async def test_a_standby_whose_snapshot_is_ahead_of_its_log_waits_for_the_log(tm
     store = MemoryStore()
     config = ControllerConfig(data_dir=tmp_path, cluster_id="c")
     snapshots = SnapshotStore(store, "c", kept=2)
-    await snapshots.save([ClusterRecord("c")], Base(2, epoch, 1, MEMBERS))
+    image = MetadataImage()
+    image.apply_all([ClusterRecord("c")])
+    await snapshots.save(ImageCopy.of(image), Base(2, epoch, 1, MEMBERS))
     standby = Standby(config, quorum, snapshots)
     await standby.rebuild()
     assert standby.image.end_offset > quorum.committed_offset
