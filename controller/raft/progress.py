@@ -16,7 +16,14 @@ class State(Enum):
 
 
 class Progress:
-    def __init__(self, next_index: int, now_ms: int) -> None:
+    def __init__(self, next_index: int, now_ms: int, directory: str = "") -> None:
+        self.directory = directory
+        """Of which disk this is known: another one has nothing of it."""
+        self.leaves_at_ms = 0
+        """Of one that was removed: until then it is told so. 0: it is a member, or its removal is not committed."""
+        self.fsync_us = 0
+        self.caught_up_ms = 0
+        """When it last had everything that the leader had; 0: never yet."""
         self.match = 0
         self.next = next_index
         self.state = State.PROBE
