@@ -109,13 +109,21 @@ class RaftCore:
     def deadline_ms(self) -> int | None:
         """When `tick` has something to do next; None: never, as things are."""
         if not self.is_leader:
-            return self._election_at_ms if self.is_voter else None
+            return self._election_at_ms if self.may_campaign else None
         return self._heartbeat_at_ms if self._progress else None
 
     @property
     def is_voter(self) -> bool:
         """By the newest members in the log, and with this disk."""
         return self.log.members.is_voter(self.id, self._config.directory)
+
+    @property
+    def may_campaign(self) -> bool:
+        """A voter; or one until the newest members, who are not committed: with two voters, only the one that leaves can commit that."""
+        log = self.log
+        if log.members_index <= self.commit:
+            return self.is_voter
+        return self.is_voter or log.members_at(log.members_index - 1).is_voter(self.id, self._config.directory)
 
     @property
     def is_member(self) -> bool:
@@ -169,7 +177,7 @@ class RaftCore:
         """Time has passed; call it at `deadline_ms`."""
         self._now_ms = max(self._now_ms, now_ms)
         if not self.is_leader:
-            if self._now_ms >= self._election_at_ms and self.is_voter:
+            if self._now_ms >= self._election_at_ms and self.may_campaign:
                 self._ask_before_election()
             return
         if self._now_ms - self._quorum_contact_ms() >= self._config.election_ms:
@@ -183,7 +191,7 @@ class RaftCore:
 
     def campaign(self) -> None:
         """Look for votes now instead of at the deadline: a quorum of one need not wait."""
-        if not self.is_leader and self.is_voter:
+        if not self.is_leader and self.may_campaign:
             self._ask_before_election()
 
     def propose(self, records: list[bytes], members: Members | None = None) -> int | None:
