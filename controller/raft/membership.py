@@ -62,6 +62,11 @@ def is_impostor(members: Members, node_id: int, directory: str, version: int) ->
     return listed not in {"", directory} and version <= members.version
 
 
+def is_meant(members: Members, own: Endpoint, wanted: str, version: int) -> bool:
+    """A call from one whose members have that version looks for this controller's disk; or for an earlier one, because it is behind us."""
+    return wanted in {"", own.directory} or (version < members.version and members.endpoint(own.node_id).directory == own.directory)
+
+
 def refusal(old: Members, new: Members, *, is_pending: bool, has_committed_in_term: bool) -> str | None:
     """Why the leader may not propose `new` now; None: it may."""
     if is_pending:

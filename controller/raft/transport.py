@@ -14,7 +14,7 @@ from typing import cast
 import msgspec
 import structlog
 
-from controller.raft.membership import is_impostor
+from controller.raft.membership import is_impostor, is_meant
 from controller.raft.messages import Endpoint, Members, Message
 from controller.rpc.transport import END_OF_STREAM, Channel, RpcFailed, StatusCode, StreamCall, StreamContext
 
@@ -130,13 +130,13 @@ class PeerTransport:
 
     def _refusal(self, hello: Hello) -> str:
         """Members change while a stream lasts: looked at again with every group."""
-        own, sender = self._own, hello.sender
+        own, sender, members = self._own, hello.sender, self._members()
         if hello.cluster_id != self._cluster_id:
             return f"this controller belongs to cluster {self._cluster_id!r}, not to {hello.cluster_id!r}"
-        if hello.to != own.node_id or hello.to_directory not in {"", own.directory}:
+        if hello.to != own.node_id or not is_meant(members, own, hello.to_directory, hello.version):
             wanted = f"{hello.to} with directory {hello.to_directory or 'any'}"
             return f"this is controller {own.node_id} with directory {own.directory}; {sender.node_id} looked for {wanted}"
-        if is_impostor(self._members(), sender.node_id, sender.directory, hello.version):
+        if is_impostor(members, sender.node_id, sender.directory, hello.version):
             return (
                 f"controller {sender.node_id} is known with another data directory than {sender.directory}: if the other one is lost, "
                 f"`penstock controller remove {sender.node_id}`, then start this one empty with --join"

@@ -134,5 +134,5 @@ MUTANTS: dict[str, tuple[CoreType, Callable[[Write], Write] | None, Knobs | None
     "M8 votes twice": (VotesTwice, None, None),
     "M10 membership overlap": (ChangesOverlap, None, CHANGING),
     "M11 double promotion": (PromotesTwice, None, CHANGING),
-    "M9 snapshot with a wrong term": (SnapshotWithoutTerm, None, None),
+    "M9 snapshot with a wrong term": (SnapshotWithoutTerm, None, Knobs(snapshot=0.2, crash=0.06, partition=0.08, propose=0.9)),
 }

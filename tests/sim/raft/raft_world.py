@@ -332,7 +332,7 @@ class World:
         if self.later(node, lambda: self._deliver(message, call)):
             return
         directory, version, wanted = call
-        if wanted not in {"", node.directory} and not self.hears_impostors:
+        if not membership.is_meant(node.members, Endpoint(node.id, "", node.directory), wanted, version) and not self.hears_impostors:
             return
         if membership.is_impostor(node.members, message.sender, directory, version) and not self.hears_impostors:
             return
