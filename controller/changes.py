@@ -60,7 +60,7 @@ class QuorumChanges:
             log_end=core.log.last_index,
             committed_offset=self._quorum.committed_offset,
             version=members.version,
-            is_changing=core.log.members_index > core.commit,
+            is_changing=self._is_changing(core),
             members=[self._member(core, members, node_id) for node_id in members.everyone],
         )
         return self._reply(value=status)
@@ -85,6 +85,8 @@ class QuorumChanges:
 
     async def _add_learner(self, request: m.AddLearner, timeout_s: float | None) -> m.Reply[Any]:
         del timeout_s
+        if not await self._is_free():
+            return self._pending()
         members = self._leading().log.members
         listed = members.endpoint(request.node_id)
         if request.node_id in members.everyone and listed.directory != request.directory_id:
@@ -100,7 +102,7 @@ class QuorumChanges:
 
     async def _add_voter(self, request: m.AddVoter, timeout_s: float | None) -> m.Reply[Any]:
         what = f"controller {request.controller} becomes a voter"
-        if self._change_under_way:
+        if not await self._is_free():
             return self._pending()
         self._change_under_way = what
         try:
@@ -114,9 +116,12 @@ class QuorumChanges:
                 await asyncio.sleep(self._config.raft_heartbeat_ms / 2_000)
         finally:
             self._change_under_way = ""
+        if not await self._is_free():
+            return self._pending()
         members = self._leading().log.members
         node_id = self._find(members, request.controller)
-        assert node_id is not None, "it had no lag"
+        if node_id is None:
+            return self._reply(m.Status.VOTER_NOT_FOUND, f"controller {request.controller} was removed meanwhile")
         return await self._change(what, membership.promoted(members, node_id))
 
     def _lag_of(self, controller: str) -> int | None:
@@ -138,6 +143,8 @@ class QuorumChanges:
 
     async def _remove(self, request: m.RemoveController, timeout_s: float | None) -> m.Reply[Any]:
         del timeout_s
+        if not await self._is_free():
+            return self._pending()
         core = self._leading()
         members = core.log.members
         if request.node_id not in members.everyone:
@@ -193,9 +200,20 @@ class QuorumChanges:
         progress = core.progress_of(voter)
         return core.log.stable if progress is None else progress.match
 
+    async def _is_free(self) -> bool:
+        """No change is under way. Most of them, among these what controllers tell of themselves, take milliseconds: worth a moment."""
+        deadline = self._loop.time() + self._config.election_timeout_ms / 1_000
+        while self._change_under_way or self._is_changing(self._leading()):
+            if self._loop.time() >= deadline:
+                return False
+            await asyncio.sleep(self._config.raft_heartbeat_ms / 4_000)
+        return True
+
+    @staticmethod
+    def _is_changing(core: RaftCore) -> bool:
+        return core.log.members_index > core.commit
+
     async def _change(self, what: str, members: Members) -> m.Reply[Any]:
-        if self._change_under_way:
-            return self._pending()
         self._change_under_way = what
         try:
             await self._quorum.change(members)
@@ -207,7 +225,7 @@ class QuorumChanges:
         return self._reply()
 
     def _pending(self) -> m.Reply[Any]:
-        what = self._change_under_way or "leadership is being handed over"
+        what = self._change_under_way or "the last one is not committed yet, or leadership is being handed over"
         return self._reply(m.Status.CHANGE_PENDING, f"one change at a time: {what}")
 
     def _leading(self) -> RaftCore:

@@ -21,6 +21,9 @@ from controller.rpc.transport import END_OF_STREAM, Channel, RpcFailed, StatusCo
 _log = structlog.get_logger()
 
 BACKOFF_S = 0.1
+REFUSED_BACKOFF_S = 1.0
+"""A controller with which something is wrong (another cluster, another disk) is not asked as often as one that may just be starting."""
+
 WRITE_TIMEOUT_S = 2.0
 """A stream that takes nothing for this long is given up and dialled anew."""
 
@@ -73,6 +76,9 @@ class PeerTransport:
         self._members = members
         self._introduce = introduce
         self._heard: dict[int, Endpoint] = {}
+        self._refused = ""
+        """The last reason, told once in a row."""
+
         self._senders: dict[int, _Sender] = {}
         self._started = False
 
@@ -107,7 +113,9 @@ class PeerTransport:
             await context.abort(StatusCode.INVALID_ARGUMENT, f"not a message of a controller: {error}")
             return
         if why:
-            _log.warning("peer_refused", peer=context.peer(), reason=why)
+            if why != self._refused:
+                self._refused = why
+                _log.warning("peer_refused", peer=context.peer(), reason=why)
             await context.abort(StatusCode.PERMISSION_DENIED, why)
 
     async def _listen(self, hello: Hello, context: StreamContext) -> str:
@@ -202,7 +210,9 @@ class _Sender:
                 backoff_s = await self._send_all(call, self._hello_to(self._node_id))
             except (RpcFailed, TimeoutError, asyncio.InvalidStateError) as error:
                 detail = error.details() if isinstance(error, RpcFailed) else type(error).__name__
-                if self._connected or not was_told:
+                is_refused = isinstance(error, RpcFailed) and error.code() is StatusCode.PERMISSION_DENIED
+                backoff_s = REFUSED_BACKOFF_S if is_refused else BACKOFF_S
+                if (self._connected and not is_refused) or not was_told:
                     was_told = True
                     _log.info("peer_not_reached", peer=self._node_id, address=address, detail=detail)
             finally:
