@@ -71,6 +71,8 @@ def _scalar(field: Field) -> st.SearchStrategy[Any]:
         return st.integers(-half, half - 1)
     if field.kind is Kind.UUID:
         return st.none() | st.uuids(version=4)
+    if field.kind is Kind.UINT16:
+        return st.integers(0, 2**16 - 1)
     return {Kind.BOOL: st.booleans(), Kind.STRING: _TEXT, Kind.BYTES: st.binary(), Kind.RECORDS: st.binary()}[field.kind]
 
 
