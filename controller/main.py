@@ -269,16 +269,18 @@ def _snapshot_base(loaded: LoadedSnapshot | None, own: Endpoint, identity: Ident
 
 async def _tell_of_removal(quorum: RaftQuorum) -> None:
     """A controller that was removed keeps quiet, but not about that."""
-    was_member = quorum.core.is_member
+    was_member = False
     while True:
-        if was_member and quorum.is_outside:
+        if quorum.core.is_member:
+            was_member = True
+        elif was_member and quorum.is_outside:
+            was_member = False
             _log.warning(
                 "controller_removed",
                 controller_id=quorum.core.id,
                 members=quorum.members.everyone,
                 next="it votes no more: stop it; to bring it back, start it with an empty data directory and --join",
             )
-        was_member = quorum.core.is_member
         await quorum.wait_changed()
 
 

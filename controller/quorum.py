@@ -124,6 +124,7 @@ class RaftQuorum:
         self._heard: dict[int, Endpoint] = {}
         """Where members said that they are; the leader writes it down when it is news."""
         self._may_be_news = False
+        self._was_outside = False
         self._members_seen = Members(())
         self.failed = self._node.failed
         """Done when the quorum is over: with a result after `close`, with JournalFailed otherwise."""
@@ -321,6 +322,7 @@ class RaftQuorum:
         self._settle_reads(core)
         committed = MetadataOffset(core.log.offset_at(core.commit))
         self._see_members(core)
+        self._see_whether_outside()
         leadership = Leadership(core.is_ready_to_serve, ControllerEpoch(core.term), self.address_of(core.leader))
         moved, self._committed = committed != self._committed, committed
         turned, self._shown = leadership != self._shown, leadership
@@ -342,6 +344,12 @@ class RaftQuorum:
             _log.info("quorum_members", voters=members.voters, learners=members.learners, version=members.version, addresses=addresses)
         self._members_seen = members
         self._wake()
+
+    def _see_whether_outside(self) -> None:
+        """It is news when that is committed, which moves no offset."""
+        was_outside, self._was_outside = self._was_outside, self.is_outside
+        if was_outside != self._was_outside:
+            self._wake()
 
     def _write_down(self) -> None:
         """Addresses and disks that are news, as one change of the members. What can not be proposed now is looked at again later."""

@@ -6,6 +6,7 @@ from collections.abc import AsyncIterator
 from pathlib import Path
 
 import pytest
+from structlog.testing import capture_logs
 from support.controller_cluster import until
 from support.controller_quorum import Quorum
 
@@ -155,9 +156,11 @@ async def test_a_leader_hands_over_before_it_is_removed_and_says_that_it_is_out(
     client = quorum.client()
     await put(client, "before")
     old = await quorum.leader()
-    await remove(client, old)
     removed = quorum.servers[old]
-    await until(lambda: role(removed) == "outside")
+    with capture_logs() as logs:
+        await remove(client, old)
+        await until(lambda: any(line["event"] == "controller_removed" and line["controller_id"] == old for line in logs))
+    assert role(removed) == "outside"
     new = await quorum.leader()
     assert new != old
     assert await get(client, "before") == b"v"
