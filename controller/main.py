@@ -23,7 +23,8 @@ from controller.dispatch import REQUESTS
 from controller.errors import NotLeader, QuorumClosed
 from controller.identity import Identity, new_id
 from controller.joining import find_cluster, join
-from controller.metadata.records import MetadataOffset, Record
+from controller.metadata.records import MetadataOffset
+from controller.metadata.snapshot import ImageCopy
 from controller.quorum import RaftQuorum
 from controller.raft import membership
 from controller.raft.core import CoreConfig
@@ -36,6 +37,7 @@ from controller.snapshots import LoadedSnapshot, SnapshotStore, Snapshotter, cop
 from controller.standby import Standby
 from objectstore.ports import ObjectStore
 from stream.clock import WallClock
+from stream.collector import tune_collector
 from stream.ids import Millis
 
 _log = structlog.get_logger()
@@ -162,7 +164,7 @@ class ControllerServer:
         )
         await quorum.start(self._founders(identity), _snapshot_base(loaded, own, identity), transport)
 
-        async def copy_standby() -> tuple[list[Record], MetadataOffset]:
+        async def copy_standby() -> tuple[ImageCopy, MetadataOffset]:
             return copy_image(standby.image)
 
         self._service = service = ControllerService(
@@ -313,6 +315,7 @@ def run(config: ControllerConfig, store_url: str) -> int:
     structlog.configure(logger_factory=structlog.PrintLoggerFactory(sys.stderr))
 
     async def main() -> int:
+        tune_collector()
         store = open_store(store_url)
         try:
             return await run_controller(config, store)
