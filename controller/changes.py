@@ -178,7 +178,6 @@ class QuorumChanges:
             return self._reply(m.Status.NO_MAJORITY, "there is no other voter that could lead")
         if not self._quorum.transfer(target):
             return self._pending()
-        _log.info("leadership_handed_over", target=target)
         over = self._quorum.end_of(ControllerEpoch(core.term))
         try:
             await asyncio.wait((over,), timeout=self._config.election_timeout_ms / 1_000)

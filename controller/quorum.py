@@ -125,6 +125,7 @@ class RaftQuorum:
         """Where members said that they are; the leader writes it down when it is news."""
         self._may_be_news = False
         self._was_outside = False
+        self._transferring_to: int | None = None
         self._members_seen = Members(())
         self.failed = self._node.failed
         """Done when the quorum is over: with a result after `close`, with JournalFailed otherwise."""
@@ -323,6 +324,9 @@ class RaftQuorum:
         committed = MetadataOffset(core.log.offset_at(core.commit))
         self._see_members(core)
         self._see_whether_outside()
+        if core.transferring_to not in {None, self._transferring_to}:
+            _log.info("leadership_is_handed_over", target=core.transferring_to, fsync_p99_us=core.fsyncs.p99_us)
+        self._transferring_to = core.transferring_to
         leadership = Leadership(core.is_ready_to_serve, ControllerEpoch(core.term), self.address_of(core.leader))
         moved, self._committed = committed != self._committed, committed
         turned, self._shown = leadership != self._shown, leadership
