@@ -26,7 +26,7 @@ from tests.chaos.schedule import Fault, Wave, waves
 from tests.chaos.verdict import check_end, trouble_in_logs
 from tests.support.history import Part
 
-RECOVERY_DEADLINE_S: Final = 60.0
+RECOVERY_DEADLINE_S: Final = 120.0
 READ_DEADLINE_S: Final = 90.0
 TOPIC: Final = "chaos"
 PARTITIONS: Final = 6
