@@ -11,6 +11,7 @@ import shutil
 import sys
 
 from tests.chaos.run import Outcome, run
+from tests.sim.mutants import MUTANTS
 
 
 def main() -> int:
@@ -18,10 +19,13 @@ def main() -> int:
     parser.add_argument("--minutes", type=float, default=10.0, help="how long new faults begin; the checks at the end come on top")
     parser.add_argument("--seed", type=int, help="of the schedule of faults; default: a new one")
     parser.add_argument("--keep", action="store_true", help="keep logs and history of a good run too")
+    parser.add_argument(
+        "--planted", metavar="BUG", default="", choices=sorted(MUTANTS), help="a bug that every node gets, to see whether it is found"
+    )
     args = parser.parse_args()
     seed = secrets.randbelow(1_000_000) if args.seed is None else args.seed
     print(f"3 controllers, 3 brokers; {args.minutes:g} minutes of faults, seed {seed}", flush=True)
-    outcome = asyncio.run(run(args.minutes * 60, seed, lambda line: print(line, flush=True)))
+    outcome = asyncio.run(run(args.minutes * 60, seed, lambda line: print(line, flush=True), args.planted))
     show(outcome)
     if outcome.violations:
         print(f"again: python -m tests.chaos --minutes {args.minutes:g} --seed {seed}")

@@ -134,12 +134,17 @@ class Reader(Client):
             if message.error() is not None:
                 self.record.violate(f"{self.name}: {message.error()}")
                 continue
-            part, offset = (message.topic(), message.partition()), message.offset()
+            part, offset, identity = seen(message)
             if offset != self.positions[part]:
                 self.record.violate(f"{self.name} is given {part} offset {offset}, {self.positions[part]} was next")
             self.positions[part] = offset + 1
-            self.record.read(self.name, part, offset, message.value().partition(b" ")[0])
+            self.record.read(self.name, part, offset, identity)
         self._consumer.close()
+
+
+def seen(message: Any) -> tuple[Part, int, bytes]:
+    """Where a record lies, and its identity."""
+    return (message.topic(), message.partition()), message.offset(), message.value().partition(b" ")[0]
 
 
 def is_passing(error: KafkaError | None) -> bool:
@@ -195,11 +200,11 @@ class GroupMembers(Client):
             if message.error() is not None:
                 self.record.violate(f"a member of the group: {message.error()}")
                 continue
-            part, offset = (message.topic(), message.partition()), message.offset()
+            part, offset, identity = seen(message)
             if offset > self.frontiers[part]:
                 self.record.violate(f"the group is given {part} offset {offset}, {self.frontiers[part]} was never given to any member")
             self.frontiers[part] = max(self.frontiers[part], offset + 1)
-            self.record.read("group", part, offset, message.value().partition(b" ")[0])
+            self.record.read("group", part, offset, identity)
             try:
                 member.store_offsets(message)
             except KafkaException as error:  # the partition was taken away between the poll and now

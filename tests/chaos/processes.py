@@ -60,10 +60,14 @@ class Node:
 
 
 class Processes:
-    """`async with Processes(directory, seed) as processes`. defect: told of every end that no fault explains."""
+    """`async with Processes(directory, seed, defect) as processes`. defect: told of every end that no fault explains.
 
-    def __init__(self, directory: Path, seed: int, defect: Callable[[str], None]) -> None:
+    planted: name of a bug of `tests.sim.mutants` that all nodes get, to see whether it is found.
+    """
+
+    def __init__(self, directory: Path, seed: int, defect: Callable[[str], None], planted: str = "") -> None:
         self.directory = directory
+        self._environment = os.environ | {lifeline.PARENT_VARIABLE: str(os.getpid())} | _planting(directory, planted)
         self._defect = defect
         options = ClusterOptions(brokers=3, controllers=3, log_level="info")
         found = find_ports(ClusterOptions(brokers=7, controllers=6, port=0), Random())
@@ -110,7 +114,6 @@ class Processes:
         """In the main thread: its death would else be that of its children (see `deploy.lifeline`)."""
         node.starts += 1
         log = self.directory / f"{node.name.replace(' ', '-')}.{node.starts}.log"
-        environment = os.environ | {lifeline.PARENT_VARIABLE: str(os.getpid())}
         inherited = listen(node.port) if node.plan.role == "store" else None
         with log.open("wb") as output:
             node.process = subprocess.Popen(  # noqa: ASYNC220 - see above
@@ -118,7 +121,7 @@ class Processes:
                 stdin=subprocess.DEVNULL,
                 stdout=output,
                 stderr=subprocess.STDOUT,
-                env=environment,
+                env=self._environment,
                 pass_fds=(inherited.fileno(),) if inherited else (),
                 process_group=0,
             )
@@ -204,6 +207,14 @@ class Processes:
                 node.process.wait()
         await self.network.close()
         await self.store.close()
+
+
+def _planting(directory: Path, name: str) -> dict[str, str]:
+    """What to add to the environment: Python itself runs the module with this name at its start."""
+    if not name:
+        return {}
+    (directory / "sitecustomize.py").write_text(f"from tests.sim.mutants import planted\n\nbug = planted({name!r})\nbug.__enter__()\n")
+    return {"PYTHONPATH": os.pathsep.join((str(directory), os.environ.get("PYTHONPATH", str(Path.cwd()))))}
 
 
 async def _leads(port: int) -> bool:

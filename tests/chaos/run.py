@@ -42,12 +42,12 @@ class Outcome:
     summary: list[tuple[str, str]]
 
 
-async def run(seconds: float, seed: int, say: Callable[[str], None]) -> Outcome:
-    """seconds: how long new waves begin."""
+async def run(seconds: float, seed: int, say: Callable[[str], None], planted: str = "") -> Outcome:
+    """seconds: how long new waves begin. planted: a bug of `tests.sim.mutants` for all nodes."""
     directory = Path(tempfile.mkdtemp(prefix=f"penstock-chaos-{seed}-"))
     record = Record(directory / "history.txt")
     try:
-        async with Processes(directory, seed, record.violate) as processes:
+        async with Processes(directory, seed, record.violate, planted) as processes:
             chaos = _Chaos(processes, record, seed, say)
             await chaos.run(seconds)
             summary = chaos.summary()
