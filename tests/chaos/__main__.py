@@ -14,6 +14,9 @@ from tests.chaos.run import Outcome, run
 from tests.sim.mutants import MUTANTS
 
 
+_SHOWN_MAX = 12
+
+
 def main() -> int:
     parser = argparse.ArgumentParser(prog="python -m tests.chaos")
     parser.add_argument("--minutes", type=float, default=10.0, help="how long new faults begin; the checks at the end come on top")
@@ -40,7 +43,7 @@ def show(outcome: Outcome) -> None:
     width = max((len(name) for name, _ in outcome.summary), default=0)
     for name, value in outcome.summary:
         print(f"  {name:<{width}}  {value}")
-    for violation in outcome.violations:
+    for violation in outcome.violations[:_SHOWN_MAX]:
         print(f"  VIOLATION {violation}"[:1000])
     print(f"verdict: {'FAILED' if outcome.violations else 'OK'}, seed {outcome.seed}", flush=True)
 
