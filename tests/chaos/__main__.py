@@ -13,7 +13,6 @@ import sys
 from tests.chaos.run import Outcome, run
 from tests.sim.mutants import MUTANTS
 
-
 _SHOWN_MAX = 12
 
 
