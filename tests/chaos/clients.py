@@ -12,6 +12,7 @@ from typing import Any, Final
 
 from confluent_kafka import OFFSET_BEGINNING, Consumer, KafkaError, KafkaException, Producer, TopicPartition
 
+from tests.chaos.patience import Patience
 from tests.chaos.record import Record
 from tests.support.history import Part
 
@@ -51,10 +52,11 @@ class Client(threading.Thread):
     def work(self) -> None:
         raise AssertionError("a client says what it does")
 
-    def end(self, timeout_s: float) -> bool:
+    def end(self, patience: Patience) -> bool:
         """True if it ended in time."""
         self.ending.set()
-        self.join(timeout_s)
+        while self.is_alive() and patience.lasts():
+            self.join(0.1)
         return not self.is_alive()
 
 
@@ -221,17 +223,16 @@ def end_offsets(bootstrap: str, parts: list[Part], timeout_s: float) -> dict[Par
         consumer.close()
 
 
-def read_all(bootstrap: str, ends: dict[Part, tuple[int, int]], record: Record, timeout_s: float) -> None:
+def read_all(bootstrap: str, ends: dict[Part, tuple[int, int]], record: Record, patience: Patience) -> None:
     """Everything up to these high watermarks, with a reader of its own; what does not come is a violation."""
     reader = Reader(bootstrap, list(ends), record, "at the end")
     reader.positions = {part: start for part, (start, _) in ends.items()}
     reader.start()
-    began = record.now()
-    while any(reader.positions[part] < end for part, (_, end) in ends.items()) and record.now() - began < timeout_s:
+    while any(reader.positions[part] < end for part, (_, end) in ends.items()) and patience.lasts():
         time.sleep(0.1)
-    reader.end(10)
+    reader.end(Patience(10))
     for part, (start, end) in ends.items():
         if reader.positions[part] < end:
-            record.violate(f"{part}: read to {reader.positions[part]} of {end} within {timeout_s:.0f} s")
+            record.violate(f"{part}: read to {reader.positions[part]} of {end}, and no further")
         else:
             record.history.check_all_read(part, start, end)

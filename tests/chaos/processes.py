@@ -24,6 +24,7 @@ from deploy.cluster.ping import is_serving
 from deploy.cluster.plan import CLUSTER_ID, ClusterOptions, Ports, ProcessPlan, plan_cluster, quorum_peers
 from deploy.cluster.ports import find_ports
 from tests.chaos.links import Network
+from tests.chaos.patience import Patience
 from tests.chaos.store_proxy import StoreProxy
 
 READ_GRACE_MS: Final = 3_000
@@ -138,16 +139,16 @@ class Processes:
 
     async def until_gone(self, node: Node, timeout_s: float) -> bool:
         process = node.process
-        deadline = asyncio.get_running_loop().time() + timeout_s
-        while process is not None and process.poll() is None and asyncio.get_running_loop().time() < deadline:  # noqa: ASYNC110
+        patience = Patience(timeout_s)
+        while process is not None and process.poll() is None and patience.lasts():  # noqa: ASYNC110
             await asyncio.sleep(_LOOK_S)
         return process is None or process.poll() is not None
 
     async def until_serving(self) -> None:
         """All of them. Raises TimeoutError, which says who does not."""
-        deadline = asyncio.get_running_loop().time() + START_TIMEOUT_S
+        patience = Patience(START_TIMEOUT_S)
         while missing := [node.name for node in self.brokers() if not await is_serving("127.0.0.1", node.port)]:
-            if asyncio.get_running_loop().time() > deadline:
+            if not patience.lasts():
                 raise TimeoutError(f"{', '.join(missing)}: no answer within {START_TIMEOUT_S:.0f} s")
             await asyncio.sleep(0.1)
 

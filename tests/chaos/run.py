@@ -20,6 +20,7 @@ from confluent_kafka.admin import AdminClient, NewTopic
 from tests.chaos.clients import GroupMembers, Reader, SteadyProducer, end_offsets, read_all
 from tests.chaos.injector import Injector
 from tests.chaos.moves import Mover
+from tests.chaos.patience import Patience, Stalls
 from tests.chaos.processes import Processes
 from tests.chaos.record import Record
 from tests.chaos.schedule import Fault, Wave, waves
@@ -69,25 +70,29 @@ class _Chaos:
         self._parts: list[Part] = [(TOPIC, index) for index in range(PARTITIONS)]
         self._injector = Injector(processes, record, say)
         self._mover = Mover(processes.bootstrap, self._parts, Random(f"moves/{seed}"))
+        self._stalls = Stalls()
         self._wave_count = 0
 
     async def run(self, seconds: float) -> None:
         await asyncio.to_thread(self._create_topic)
         bootstrap, parts, record = self._processes.bootstrap, self._parts, self._record
         self._producers = [SteadyProducer(bootstrap, parts, record, name, _PAUSE_S) for name in ("0", "-1")]
-        self._readers = [Reader(bootstrap, parts, record, str(number)) for number in range(2)]
+        self._reader = Reader(bootstrap, parts, record, "all the time")
         self._group = GroupMembers(bootstrap, TOPIC, parts, record, Random(f"group/{self._seed}"))
-        for client in (*self._producers, *self._readers, self._group):
+        for client in (*self._producers, self._reader, self._group):
             client.start()
+        stalls = asyncio.ensure_future(self._stalls.measure())
         mover = asyncio.ensure_future(self._mover.run())
         try:
             await self._make_waves(seconds)
-        finally:
             mover.cancel()
             await asyncio.wait((mover,))
-        if not mover.cancelled():
-            mover.result()
-        await self._settle()
+            if not mover.cancelled():
+                mover.result()
+            await self._settle()
+        finally:
+            stalls.cancel()
+            mover.cancel()
 
     def _create_topic(self) -> None:
         admin = AdminClient({"bootstrap.servers": self._processes.bootstrap, "log_level": 0})
@@ -114,7 +119,7 @@ class _Chaos:
 
     async def _recovered(self, behind: str) -> None:
         """Every process serves, and every producer gets something that it sends from now on acknowledged by every partition."""
-        began = self._record.now()
+        began, patience = self._record.now(), Patience(RECOVERY_DEADLINE_S)
         try:
             await self._processes.until_serving()
         except TimeoutError as error:
@@ -126,7 +131,7 @@ class _Chaos:
             for part, producer, number in wanted
             if self._record.acked_number(part, producer.label) < number - 1 or producer.sent[part] == number
         ]:
-            if self._record.now() - began > RECOVERY_DEADLINE_S:
+            if not patience.lasts():
                 self._record.violate(f"behind {behind}: no record is taken within {RECOVERY_DEADLINE_S:.0f} s by {', '.join(stuck)}")
                 return
             await asyncio.sleep(0.1)
@@ -136,7 +141,7 @@ class _Chaos:
         """The clients end, then everything is checked."""
         self._say(f"{self._record.now():7.1f} s  no more faults; checking")
         for producer in self._producers:
-            if not await asyncio.to_thread(producer.end, RECOVERY_DEADLINE_S):
+            if not await asyncio.to_thread(producer.end, Patience(RECOVERY_DEADLINE_S)):
                 self._record.violate(f"{producer.name}: {producer.outstanding_count} records are neither acknowledged nor refused")
         try:
             ends = await asyncio.to_thread(end_offsets, self._processes.bootstrap, self._parts, 30.0)
@@ -145,27 +150,27 @@ class _Chaos:
             return
         await self._until_read(ends)
         await self._kill_all_brokers()
-        await asyncio.to_thread(read_all, self._processes.bootstrap, ends, self._record, READ_DEADLINE_S)
+        await asyncio.to_thread(read_all, self._processes.bootstrap, ends, self._record, Patience(READ_DEADLINE_S))
         for part in self._parts:
             self._record.history.check_order(part, b"0")
         await check_end(self._processes, self._record, self._parts)
 
     async def _until_read(self, ends: dict[Part, tuple[int, int]]) -> None:
         """By those who read all the time."""
-        seen = {**{reader.name: reader.positions for reader in self._readers}, "the group": self._group.frontiers}
-        began = self._record.now()
+        seen = {self._reader.name: self._reader.positions, "the group": self._group.frontiers}
+        patience = Patience(READ_DEADLINE_S)
         while behind := [
             f"{name} of {part[0]}-{part[1]} to {positions[part]} of {end}"
             for name, positions in seen.items()
             for part, (_, end) in ends.items()
             if positions[part] < end
         ]:
-            if self._record.now() - began > READ_DEADLINE_S:
+            if not patience.lasts():
                 self._record.violate(f"within {READ_DEADLINE_S:.0f} s only read by {'; '.join(behind)}")
                 break
             await asyncio.sleep(0.1)
-        for client in (*self._readers, self._group):
-            if not await asyncio.to_thread(client.end, 30):
+        for client in (self._reader, self._group):
+            if not await asyncio.to_thread(client.end, Patience(30)):
                 self._record.violate(f"{client.name} does not end")
 
     async def _kill_all_brokers(self) -> None:
@@ -189,5 +194,6 @@ class _Chaos:
             ("starts of processes", f"{sum(node.starts for node in self._processes.nodes.values())}, {len(exits)} after an end of its own"),
             ("records acknowledged", f"{history.acked_count:,}"),
             ("records read", f"{history.read_count:,}"),
+            ("longest time in which this machine did not run us", f"{self._stalls.longest_s:.1f} s"),
             ("longest time without an acknowledgement", f"{gap_s:.1f} s from {at_s:.1f} s on" + (f", {part[0]}-{part[1]}" if part else "")),
         ]

@@ -25,6 +25,7 @@ from objectstore.ports import ObjectStore
 from objectstore.url import open_store
 from stream.keys import parse_wal_key
 from tests.chaos.moves import still_moving
+from tests.chaos.patience import Patience
 from tests.chaos.processes import Processes
 from tests.chaos.record import Record
 from tests.support.history import Part, missing_objects, orphaned_objects
@@ -54,12 +55,12 @@ async def check_end(processes: Processes, record: Record, parts: list[Part]) -> 
 
 async def until(problem: Callable[[], Awaitable[str]], timeout_s: float, record: Record) -> None:
     """Until there is none, or it is a violation."""
-    deadline = time.monotonic() + timeout_s
+    patience = Patience(timeout_s)
     while text := await problem():
-        if time.monotonic() > deadline:
+        if not patience.lasts():
             record.violate(f"{timeout_s:.0f} s after the last fault: {text}"[:1500])
             return
-        await asyncio.sleep(0.5)
+        await asyncio.sleep(0.3)
 
 
 async def _moves(processes: Processes) -> str:

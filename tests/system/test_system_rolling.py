@@ -15,6 +15,7 @@ from support.dev_cluster import asked, penstock
 from deploy.cluster.handle import LocalCluster
 from deploy.cluster.state import ProcessState
 from tests.chaos.clients import Client, Reader, SteadyProducer, end_offsets, read_all
+from tests.chaos.patience import Patience
 from tests.chaos.record import Record
 from tests.support.history import Part
 
@@ -48,10 +49,10 @@ class Load:
     def check(self) -> None:
         """Everything that was sent is acknowledged and can be read, once if its producer is idempotent."""
         for producer in self.producers:
-            assert producer.end(END_TIMEOUT_S), f"{producer.outstanding_count} records were neither acknowledged nor refused"
-        assert self.reader.end(END_TIMEOUT_S)
+            assert producer.end(Patience(END_TIMEOUT_S)), f"{producer.outstanding_count} records were neither acknowledged nor refused"
+        assert self.reader.end(Patience(END_TIMEOUT_S))
         ends = end_offsets(self._bootstrap, PARTS, END_TIMEOUT_S)
-        read_all(self._bootstrap, ends, self.record, END_TIMEOUT_S)
+        read_all(self._bootstrap, ends, self.record, Patience(END_TIMEOUT_S))
         for part in PARTS:
             self.record.history.check_order(part, b"0")
         assert self.record.violations == []
