@@ -1,8 +1,8 @@
 """The network between the processes: a TCP proxy in front of each controller and broker, whose directions can be cut, slowed and reset.
 
 Invariants: each node has one address, that of its proxy, for everybody, so that redirects do not lead around the faults; who dialled is
-found out by the dialling port (Linux: /proc), so that a fault hits one pair of nodes. What is cut stays in the sender's socket: no
-connection is seen to break, until the fault ends. A node that does not run refuses connections here too: brokers take that as proof.
+found out by the dialling port (Linux: /proc; elsewhere all are taken for clients), so that a fault hits one pair of nodes. What is cut
+stays in the sender's socket: no connection is seen to break, until the fault ends. A node that does not run refuses connections here too: brokers take that as proof.
 Must not look into what passes.
 """
 
@@ -17,24 +17,50 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
-from tests.chaos.schedule import CLIENTS
+from tests.chaos.schedule import CLIENTS, CONTROLLERS
 
 _PIECE_BYTES: Final = 64 * 1024
+_LOOKUP_PAUSE_S: Final = 0.02
+_LOOPBACK: Final = "0100007F"
 _RESET_ON_CLOSE: Final = struct.pack("ii", 1, 0)
 
 
-def dialler(port: int, pids: dict[str, int | None]) -> str:
-    """Which node has the other end of a connection from this port of ours; CLIENTS: none of them."""
-    if sys.platform != "linux":
-        return CLIENTS
-    inode = _inode_of(port)
+class Diallers:
+    """Which node dialled: looked up in /proc for all connections that wait for it at once, so that a storm costs no more than a few."""
+
+    def __init__(self, pids: Callable[[], dict[str, int | None]]) -> None:
+        self._pids = pids
+        self._waiting: dict[int, asyncio.Future[str]] = {}
+        self._task: asyncio.Task[None] | None = None
+
+    async def of(self, port: int) -> str:
+        """Whose end of a connection has this port of ours; CLIENTS: no node's."""
+        if sys.platform != "linux":
+            return CLIENTS
+        found = self._waiting.setdefault(port, asyncio.get_running_loop().create_future())
+        if self._task is None or self._task.done():
+            self._task = asyncio.ensure_future(self._look())
+        return await asyncio.shield(found)
+
+    async def _look(self) -> None:
+        while self._waiting:
+            waiting, self._waiting = self._waiting, {}
+            names = await asyncio.to_thread(_names_by_port, set(waiting), self._pids())
+            for port, found in waiting.items():
+                found.set_result(names.get(port, CLIENTS))
+            await asyncio.sleep(_LOOKUP_PAUSE_S)
+
+
+def _names_by_port(ports: set[int], pids: dict[str, int | None]) -> dict[int, str]:
+    wanted = {f"socket:[{inode}]": port for port, inode in _inodes(ports).items()}
+    found: dict[int, str] = {}
     for name, pid in pids.items():
-        if pid is None:
-            continue
         with suppress(OSError):
-            if any(_link(entry) == f"socket:[{inode}]" for entry in os.scandir(f"/proc/{pid}/fd")):
-                return name
-    return CLIENTS
+            for entry in os.scandir(f"/proc/{pid}/fd"):
+                port = wanted.get(_link(entry))
+                if port is not None:
+                    found[port] = name
+    return found
 
 
 def _link(entry: os.DirEntry[str]) -> str:
@@ -44,14 +70,15 @@ def _link(entry: os.DirEntry[str]) -> str:
         return ""
 
 
-def _inode_of(port: int) -> str:
-    local = f"0100007F:{port:04X}"
+def _inodes(ports: set[int]) -> dict[int, str]:
+    found: dict[int, str] = {}
     with suppress(OSError):
-        for line in Path("/proc/net/tcp").read_text().splitlines():
-            fields = line.split()
-            if fields[1] == local:
-                return fields[9]
-    return ""
+        for line in Path("/proc/net/tcp").read_text().splitlines()[1:]:
+            fields = line.split(maxsplit=10)
+            host, _, port = fields[1].partition(":")
+            if host == _LOOPBACK and int(port, 16) in ports:
+                found[int(port, 16)] = fields[9]
+    return found
 
 
 @dataclass(eq=False, slots=True)
@@ -78,7 +105,7 @@ class Network:
     """All links. pids: of the nodes as they run now, by name."""
 
     def __init__(self, pids: Callable[[], dict[str, int | None]]) -> None:
-        self._pids = pids
+        self._diallers = Diallers(pids)
         self._cuts: list[tuple[str, str]] = []
         self._delays_s: dict[str, float] = {}
         self._changed = asyncio.Event()
@@ -143,7 +170,8 @@ class Network:
         except OSError:
             reset(writer)
             return
-        dialled = dialler(writer.get_extra_info("peername")[1], self._pids())
+        # Only controllers are dialled by nodes.
+        dialled = await self._diallers.of(writer.get_extra_info("peername")[1]) if name in CONTROLLERS else CLIENTS
         connection = _Connection(dialled, name, (writer, their_writer))
         self._connections.add(connection)
         try:

@@ -71,27 +71,25 @@ class Processes:
         self._environment = os.environ | {lifeline.PARENT_VARIABLE: str(os.getpid())} | _planting(directory, planted)
         self._defect = defect
         options = ClusterOptions(brokers=3, controllers=3, log_level="info")
-        found = find_ports(ClusterOptions(brokers=7, controllers=6, port=0), Random())
-        seen = Ports(found.brokers[:3], found.controllers[:3], found.store)
-        behind = Ports(found.brokers[3:6], found.controllers[3:], found.brokers[6])
-        self._seen, self._behind = seen, behind
-        plan = plan_cluster(options, seen, str(directory / "controllers"))
+        found = find_ports(ClusterOptions(brokers=6, controllers=6, port=0), Random())
+        plan = plan_cluster(options, Ports(found.brokers[:3], found.controllers[:3], found.store), str(directory / "controllers"))
         self.bootstrap = plan.bootstrap
         self.controllers = plan.controller.split(",")
-        self.store_url = plan.store_url.replace(str(seen.store), str(behind.store))
-        """Without faults, for whoever looks at the bucket."""
-        own = {"store": [behind.store], "controller": list(behind.controllers), "broker": list(behind.brokers)}
+        self.store_url = plan.store_url
+        """Without faults, for whoever looks at the bucket; nodes get one of their own."""
+        own = {"store": (found.store,), "controller": found.controllers[3:], "broker": found.brokers[3:]}
         self.nodes = {process.name: Node(process, own[process.role][process.node_id or 0]) for process in plan.processes}
         self.network = Network(self._pids)
-        self.store = StoreProxy(behind.store, self._pids, Random(f"store/{seed}"))
+        self.store = StoreProxy(found.store, Random(f"store/{seed}"))
+        self._store_port = found.store
+        self._store_ports: dict[str, int] = {}
         self._tasks: list[asyncio.Task[None]] = []
-        self._stopping = False
 
     async def __aenter__(self) -> Self:
         for node in self.nodes.values():
             if node.plan.role != "store":
                 self.network.add(node.name, node.plan.port, node.port)
-        await self.store.open(self._seen.store)
+                self._store_ports[node.name] = await self.store.open(node.name)
         for node in self.nodes.values():
             await self.start(node)
         self._tasks = [asyncio.ensure_future(self._keep(node)) for node in self.nodes.values()]
@@ -187,10 +185,12 @@ class Processes:
         """A flag that is given twice counts last."""
         if node.plan.role == "store":
             return ("--fd", str(store_fd))
+        store = ("--store", self.store_url.replace(str(self._store_port), str(self._store_ports[node.name])))
         if node.plan.role == "broker":
             advertised = ("--advertised-host", "127.0.0.1", "--advertised-port", str(node.plan.port))
-            return ("--listen-port", str(node.port), *advertised, "--offsets-topic-num-partitions", "3")
+            return (*store, "--listen-port", str(node.port), *advertised, "--offsets-topic-num-partitions", "3")
         return (
+            *store,
             *("--port", str(node.port)),
             *("--cluster-id", CLUSTER_ID, "--peers", ",".join(quorum_peers(self.controllers))),
             *("--read-grace-ms", str(READ_GRACE_MS), "--janitor-interval-ms", "1000"),

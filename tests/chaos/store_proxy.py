@@ -1,17 +1,16 @@
 """An HTTP proxy in front of the S3 server: it says 503, waits, cuts requests and answers, loses answers of what was done, and holds back.
 
 Invariants: a request reaches the store whole, or cut short with its connection, never changed; one that was held back may arrive when its
-sender is long dead. Which process asks is found out by its port, so that a fault can hit one of them. Must not know what keys mean.
+sender is long dead. Each process has a port of its own here, so that a fault can hit one of them. Must not know what keys mean.
 """
 
 import asyncio
-from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass
 from random import Random
 from typing import Final
 
-from tests.chaos.links import dialler, reset
+from tests.chaos.links import reset
 from tests.chaos.schedule import ALL, Fault, Kind
 
 _HEAD_BYTES_MAX: Final = 64 * 1024
@@ -39,23 +38,31 @@ class _Broken(Exception):
 
 
 class StoreProxy:
-    def __init__(self, target_port: int, pids: Callable[[], dict[str, int | None]], rng: Random) -> None:
+    def __init__(self, target_port: int, rng: Random) -> None:
         self._target_port = target_port
-        self._pids = pids
         self._rng = rng
         self._weather: list[tuple[Fault, asyncio.Event]] = []
         """What is on now, and when it is over."""
-        self._server: asyncio.Server | None = None
+        self._servers: list[asyncio.Server] = []
         self._tasks: set[asyncio.Task[None]] = set()
         self.hit_count = 0
         """Requests that met a fault."""
 
-    async def open(self, port: int) -> None:
-        self._server = await asyncio.start_server(self._connected, "127.0.0.1", port, limit=_HEAD_BYTES_MAX)
+    async def open(self, source: str) -> int:
+        """The port for one process."""
+
+        def connected(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+            task = asyncio.ensure_future(self._serve(reader, writer, source))
+            self._tasks.add(task)
+            task.add_done_callback(self._tasks.discard)
+
+        server = await asyncio.start_server(connected, "127.0.0.1", 0, limit=_HEAD_BYTES_MAX)
+        self._servers.append(server)
+        return int(server.sockets[0].getsockname()[1])
 
     async def close(self) -> None:
-        if self._server is not None:
-            self._server.close()
+        for server in self._servers:
+            server.close()
         for task in self._tasks:
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
@@ -68,13 +75,7 @@ class StoreProxy:
             self._weather.remove(item)
             item[1].set()
 
-    def _connected(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        task = asyncio.ensure_future(self._serve(reader, writer))
-        self._tasks.add(task)
-        task.add_done_callback(self._tasks.discard)
-
-    async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        source = dialler(writer.get_extra_info("peername")[1], self._pids())
+    async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter, source: str) -> None:
         upstream: tuple[asyncio.StreamReader, asyncio.StreamWriter] | None = None
         try:
             upstream = await asyncio.open_connection("127.0.0.1", self._target_port, limit=_HEAD_BYTES_MAX)
