@@ -2,8 +2,8 @@
 
 Invariants: each node has one address, that of its proxy, for everybody, so that redirects do not lead around the faults; who dialled is
 found out by the dialling port (Linux: /proc; elsewhere all are taken for clients), so that a fault hits one pair of nodes. What is cut
-stays in the sender's socket: no connection is seen to break, until the fault ends. A node that does not run refuses connections here too: brokers take that as proof.
-Must not look into what passes.
+stays in the sender's socket: no connection is seen to break, until the fault ends. A node that does not run refuses connections here too:
+brokers take that as proof. Must not look into what passes.
 """
 
 import asyncio
