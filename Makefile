@@ -32,6 +32,10 @@ $(STAMP): pyproject.toml constraints.txt
 .PHONY: venv
 venv: $(STAMP) ## a virtual environment with the pinned versions of constraints.txt
 
+.PHONY: jre
+jre: ## Java 17 or newer, which Spark alone needs: found, or installed by the package manager
+	@deploy/ensure-java.sh
+
 .PHONY: demo
 demo: venv ## real flights in, every broker killed with SIGKILL, every record read back
 	$(BIN)/penstock demo $(ARGS)
