@@ -1,9 +1,9 @@
 """The S3 of a local cluster: moto's S3 backend behind a small threaded HTTP/1.1 server, in memory, gone with its process.
 
-Invariants: a conditional PUT is atomic (moto looks and writes in two steps, so writes take turns here; their bodies arrive side by side);
-a PUT whose client dies in the middle leaves nothing;
-connections stay open between requests. werkzeug's server can not be used for that: after each answer it reads on for 10 ms and throws away
-what comes, which is the next request. Must not import moto's other services: they cost a second and 50 MB.
+Invariants: a conditional PUT is atomic (moto looks and writes in two steps, so writes take turns here, and LISTs, which break over a
+DELETE beside them; bodies arrive side by side); a PUT whose client dies in the middle leaves nothing; connections stay open between
+requests. werkzeug's server can not be used for that: after each answer it reads on for 10 ms and throws away what comes, which is the next
+request. Must not import moto's other services: they cost a second and 50 MB.
 `GET /-/counts` tells how many requests of each kind were served and how many bytes they carried.
 
     python -m deploy.cluster.moto_store --bucket NAME [--fd LISTENING_SOCKET | --port PORT]
@@ -52,7 +52,7 @@ class Front:
         with self._counting:
             self._counts[method] += 1
             self._counts[f"{method}_bytes"] += size_bytes
-        if method not in {"PUT", "POST", "DELETE"}:
+        if method not in {"PUT", "POST", "DELETE"} and "list-type=" not in environ["QUERY_STRING"]:
             return self._call(environ)
         with self._writing:
             return self._call(environ)

@@ -10,6 +10,7 @@ import secrets
 import shutil
 import sys
 
+from deploy import logs
 from tests.chaos.run import Outcome, run
 from tests.sim.mutants import MUTANTS
 
@@ -25,6 +26,7 @@ def main() -> int:
         "--planted", metavar="BUG", default="", choices=sorted(MUTANTS), help="a bug that every node gets, to see whether it is found"
     )
     args = parser.parse_args()
+    logs.configure("error")
     seed = secrets.randbelow(1_000_000) if args.seed is None else args.seed
     print(f"3 controllers, 3 brokers; {args.minutes:g} minutes of faults, seed {seed}", flush=True)
     outcome = asyncio.run(run(args.minutes * 60, seed, lambda line: print(line, flush=True), args.planted))

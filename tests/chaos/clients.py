@@ -228,7 +228,7 @@ def read_all(bootstrap: str, ends: dict[Part, tuple[int, int]], record: Record, 
     reader = Reader(bootstrap, list(ends), record, "at the end")
     reader.positions = {part: start for part, (start, _) in ends.items()}
     reader.start()
-    while any(reader.positions[part] < end for part, (_, end) in ends.items()) and patience.lasts():
+    while any(reader.positions[part] < end for part, (_, end) in ends.items()) and patience.lasts(sum(reader.positions.values())):
         time.sleep(0.1)
     reader.end(Patience(10))
     for part, (start, end) in ends.items():

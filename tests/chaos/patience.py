@@ -10,20 +10,27 @@ from typing import Final
 
 _COUNTED_S_MAX: Final = 0.5
 _LOOK_S: Final = 0.1
+_WHOLE_FACTOR: Final = 10
 
 
 class Patience:
-    """`while trouble and patience.lasts(): wait a little`."""
+    """`while trouble and patience.lasts(): wait a little`. It begins anew with each progress, but is never longer than ten times."""
 
     def __init__(self, timeout_s: float) -> None:
-        self._left_s = timeout_s
+        self._timeout_s = self._left_s = timeout_s
+        self._whole_left_s = timeout_s * _WHOLE_FACTOR
         self._looked_at = time.monotonic()
+        self._progress: object = None
 
-    def lasts(self) -> bool:
+    def lasts(self, progress: object = None) -> bool:
+        """progress: anything that changes when something was achieved."""
         now = time.monotonic()
-        self._left_s -= min(now - self._looked_at, _COUNTED_S_MAX)
+        counted_s = min(now - self._looked_at, _COUNTED_S_MAX)
         self._looked_at = now
-        return self._left_s > 0
+        self._whole_left_s -= counted_s
+        self._left_s = self._left_s - counted_s if progress == self._progress else self._timeout_s
+        self._progress = progress
+        return self._left_s > 0 and self._whole_left_s > 0
 
 
 class Stalls:

@@ -28,7 +28,7 @@ from tests.chaos.verdict import check_end, trouble_in_logs
 from tests.support.history import Part
 
 RECOVERY_DEADLINE_S: Final = 120.0
-READ_DEADLINE_S: Final = 90.0
+READ_DEADLINE_S: Final = 60.0
 TOPIC: Final = "chaos"
 PARTITIONS: Final = 6
 _PAUSE_S: Final = 0.06
@@ -165,8 +165,8 @@ class _Chaos:
             for part, (_, end) in ends.items()
             if positions[part] < end
         ]:
-            if not patience.lasts():
-                self._record.violate(f"within {READ_DEADLINE_S:.0f} s only read by {'; '.join(behind)}")
+            if not patience.lasts(behind):
+                self._record.violate(f"for {READ_DEADLINE_S:.0f} s nothing more is read by {'; '.join(behind)}")
                 break
             await asyncio.sleep(0.1)
         for client in (self._reader, self._group):
