@@ -8,7 +8,7 @@ import asyncio
 import time
 from typing import Final
 
-_COUNTED_S_MAX: Final = 0.5
+_COUNTED_S_MAX: Final = 2.0
 _LOOK_S: Final = 0.1
 _WHOLE_FACTOR: Final = 10
 

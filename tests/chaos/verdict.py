@@ -16,7 +16,7 @@ from confluent_kafka.admin import AdminClient
 
 from controller.metadata.errors import InvariantBroken
 from controller.metadata.image import MetadataImage
-from controller.metadata.objects import ObjectPhase
+from controller.metadata.objects import ObjectPhase, ObjectState
 from controller.rpc.client import ControllerClient
 from controller.rpc.follower import MetadataFollower
 from deploy.errors import KafkaFailed
@@ -26,13 +26,16 @@ from objectstore.url import open_store
 from stream.keys import parse_wal_key
 from tests.chaos.moves import still_moving
 from tests.chaos.patience import Patience
-from tests.chaos.processes import Processes
+from tests.chaos.processes import READ_GRACE_MS, Processes
 from tests.chaos.record import Record
 from tests.support.history import Part, missing_objects, orphaned_objects
 
 ORPHAN_DEADLINE_S: Final = 60.0
 MOVES_DEADLINE_S: Final = 45.0
 LEADERS_DEADLINE_S: Final = 30.0
+_DELETE_MS: Final = 30_000
+"""What the janitor may need for an object whose grace is over."""
+
 _TROUBLE: Final = re.compile(r'Traceback|"exception":|"level": ?"critical"|was never retrieved')
 
 
@@ -57,7 +60,7 @@ async def until(problem: Callable[[], Awaitable[str]], timeout_s: float, record:
     """Until there is none, or it is a violation."""
     patience = Patience(timeout_s)
     while text := await problem():
-        if not patience.lasts():
+        if not patience.lasts(text):
             record.violate(f"{timeout_s:.0f} s after the last fault: {text}"[:1500])
             return
         await asyncio.sleep(0.3)
@@ -110,11 +113,12 @@ def _missing_from(image: MetadataImage, keys: set[str]) -> set[str]:
 
 
 def _orphans(image: MetadataImage, keys: set[str]) -> list[str]:
-    """Data objects without references, but those that are still being written; slots of WALs that ended which nothing names."""
+    """Data objects without references, and slots of WALs that ended which nothing names; but none that has time left."""
     now_ms = time.time_ns() // 1_000_000
-    being_written = {state.key for state in image.objects if state.phase == ObjectPhase.PREPARED and state.since_ms > now_ms}
-    found = orphaned_objects(image, sorted(keys - being_written))
-    for key in sorted(keys):
+    due = {state.key for state in image.objects if not _has_time_left(state, now_ms)}
+    unknown = {key for key in keys if image.objects.in_place(key) is None and parse_wal_key(key) is not None}
+    found = [text for text in orphaned_objects(image, sorted(keys)) if text.partition(" ")[0] in due or text.endswith(" None")]
+    for key in sorted(keys & (due | unknown)):
         slot = parse_wal_key(key)
         wal = image.nodes.wal(slot.writer) if slot is not None else None
         if slot is None or wal is None or wal.end is None:
@@ -123,6 +127,12 @@ def _orphans(image: MetadataImage, keys: set[str]) -> list[str]:
         if slot.sequence < wal.end and (state is None or not state.refs):
             found.append(f"{key} of a WAL that ended at {wal.end}")
     return found
+
+
+def _has_time_left(state: ObjectState, now_ms: int) -> bool:
+    """It is being written, or its read grace is not long over."""
+    until_ms = state.since_ms + (0 if state.phase == ObjectPhase.PREPARED else READ_GRACE_MS + _DELETE_MS)
+    return now_ms < until_ms
 
 
 def trouble_in_logs(directory: Path) -> list[str]:
