@@ -163,6 +163,7 @@ class Network:
         task = asyncio.ensure_future(self._relay(reader, writer, name, target_port))
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
+        task.add_done_callback(lambda _: None if writer.is_closing() else writer.transport.abort())
 
     async def _relay(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter, name: str, target_port: int) -> None:
         try:
@@ -170,16 +171,18 @@ class Network:
         except OSError:
             reset(writer)
             return
-        # Only controllers are dialled by nodes.
-        dialled = await self._diallers.of(writer.get_extra_info("peername")[1]) if name in CONTROLLERS else CLIENTS
-        connection = _Connection(dialled, name, (writer, their_writer))
-        self._connections.add(connection)
+        connection: _Connection | None = None
         try:
+            # Only controllers are dialled by nodes.
+            dialled = await self._diallers.of(writer.get_extra_info("peername")[1]) if name in CONTROLLERS else CLIENTS
+            connection = _Connection(dialled, name, (writer, their_writer))
+            self._connections.add(connection)
             await asyncio.gather(self._pump(reader, their_writer, dialled, name), self._pump(their_reader, writer, name, dialled))
         finally:
-            self._connections.discard(connection)
-            for end in connection.writers:
-                end.close()
+            if connection is not None:
+                self._connections.discard(connection)
+            writer.close()
+            their_writer.close()
 
     async def _pump(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter, source: str, target: str) -> None:
         with suppress(OSError):

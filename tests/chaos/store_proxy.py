@@ -55,6 +55,7 @@ class StoreProxy:
             task = asyncio.ensure_future(self._serve(reader, writer, source))
             self._tasks.add(task)
             task.add_done_callback(self._tasks.discard)
+            task.add_done_callback(lambda _: None if writer.is_closing() else writer.transport.abort())
 
         server = await asyncio.start_server(connected, "127.0.0.1", 0, limit=_HEAD_BYTES_MAX)
         self._servers.append(server)
