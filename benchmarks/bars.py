@@ -6,19 +6,21 @@ import os
 import signal
 import subprocess
 import sys
+import tempfile
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Final
 
-from benchmarks import clients, harness, moves
+from benchmarks import clients, controllers, harness, moves, scale
 from benchmarks.harness import Measure
 from objectstore.url import open_store
 
 SECONDS: Final = float(os.environ.get("PENSTOCK_BENCH_SECONDS", "4"))
 REPEATS: Final = int(os.environ.get("PENSTOCK_BENCH_REPEATS", "3"))
 MIB: Final = 1 << 20
+DEV_LOG: Final = Path(f"/tmp/penstock-bench-{os.getpid()}.log")
 
 
 def sink_produce_mb_per_s() -> float:
@@ -159,17 +161,21 @@ def small_requests() -> list[Measure]:
 
 
 def _dev(*arguments: str) -> tuple[subprocess.Popen[str], float]:
-    """Start `penstock dev` on free ports; returns it with the seconds until `ready:`."""
-    command = [str(Path(sys.executable).parent / "penstock"), "dev", "--port", str(harness.free_port()), *arguments]
+    """Start `penstock dev`; returns it with the seconds until `ready:`.
+
+    It looks for its ports itself, below those of client connections: one of these could sit on the port of a broker that is to restart.
+    Its logs go to a file: a pipe that nobody reads is full after 64 KiB, and then every process of the cluster stands still in its next
+    line of log.
+    """
+    command = [str(Path(sys.executable).parent / "penstock"), "dev", "--port", "0", *arguments]
     began = time.perf_counter()
-    process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
+    with DEV_LOG.open("w") as log:
+        process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=log, text=True)
     assert process.stdout is not None
-    lines: list[str] = []
     for line in process.stdout:
         if line.startswith("ready:"):
             return process, time.perf_counter() - began
-        lines.append(line)
-    raise RuntimeError(f"penstock dev ended before it was ready: {''.join(lines)[-500:]}")
+    raise RuntimeError(f"penstock dev ended before it was ready: {DEV_LOG.read_text()[-500:]}")
 
 
 def start_up() -> list[Measure]:
@@ -215,10 +221,10 @@ def _resident_mb(pid: int) -> float:
 
 
 @contextmanager
-def _cluster(brokers: int) -> Iterator[tuple[str, Path]]:
+def _cluster(brokers: int, *arguments: str) -> Iterator[tuple[str, Path]]:
     """Processes of their own over moto: (bootstrap servers, state file)."""
     state = Path(f"/tmp/penstock-bench-{os.getpid()}.json")
-    process, _ = _dev("--brokers", str(brokers), "--state-file", str(state))
+    process, _ = _dev("--brokers", str(brokers), "--state-file", str(state), *arguments)
     try:
         nodes = json.loads(state.read_text())["processes"]
         yield ",".join(f"127.0.0.1:{node['port']}" for node in nodes if node["role"] == "broker"), state
@@ -226,6 +232,7 @@ def _cluster(brokers: int) -> Iterator[tuple[str, Path]]:
         process.send_signal(signal.SIGINT)
         process.wait(30)
         state.unlink(missing_ok=True)
+        DEV_LOG.unlink(missing_ok=True)
 
 
 def planned_moves() -> list[Measure]:
@@ -258,6 +265,48 @@ def drain() -> list[Measure]:
     return [Measure("SIGTERM to exit of a broker that leads 1,000 partitions", seconds, "s", 10, "lower")]
 
 
+def heir() -> list[Measure]:
+    """The whole way: death found, WAL recovered, elected, opened, producing."""
+    with _cluster(3) as (bootstrap, state):
+        seconds = moves.open_after_kill_s(bootstrap, [0, 1, 2], 1_000, moves.Kill(state, signal.SIGKILL))
+    return [Measure("kill -9 of a broker with 1,000 partitions until one heir produces to all", seconds, "s", 5, "lower")]
+
+
+def controller_work() -> list[Measure]:
+    """What the metadata layer takes with much to keep, and with many at once."""
+    with tempfile.TemporaryDirectory(prefix="penstock-bench-") as place:
+        store = f"file:{place}/store"
+        count = controllers.write_snapshot(store)
+        starts = [controllers.start_s(store, Path(place) / f"controller-{number}") for number in range(REPEATS)]
+    rates = [controllers.commits_per_s(SECONDS) for _ in range(REPEATS)]
+    note = f"{count:,} records in its snapshot, {controllers.PARTITIONS:,} partitions"
+    return [
+        Measure("controller start with 100,000 stream objects, exec to serving", harness.median_of(starts), "s", 3, "lower", note=note),
+        Measure(
+            "metadata commits through 3 controllers in one process", harness.median_of(rates), "/s", 5_000, "higher",
+            note=f"{controllers.RECORD_BYTES}-byte records, {controllers.IN_FLIGHT_COUNT} in flight",
+        ),
+    ]  # fmt: skip
+
+
+def many_partitions() -> list[Measure]:
+    """10,000 partitions over 3 brokers and 3 controllers, processes of their own on moto. The bars are our own."""
+    brokers = [0, 1, 2]
+    with _cluster(len(brokers), "--controllers", "3") as (bootstrap, state):
+        created = scale.create_s(bootstrap, brokers)
+        moved = scale.move_s(bootstrap, brokers)
+        failed_over = scale.fail_over_s(bootstrap, brokers, moves.Kill(state, signal.SIGKILL))
+    return [
+        Measure("10,000 partitions created, until each took a record", created, "s", 30, "lower"),
+        Measure("10,000 partitions moved by one file, until each took a record", moved, "s", 30, "lower"),
+        Measure("kill -9 of the broker that leads 3,333, until all 10,000 took a record", failed_over, "s", 30, "lower"),
+    ]
+
+
+def scale_work() -> list[Measure]:
+    return [*controller_work(), *many_partitions()]
+
+
 BARS: Final[dict[str, Callable[[], Sequence[Measure]]]] = {
     "throughput": throughput,
     "store-writes": store_writes,
@@ -271,4 +320,6 @@ BARS: Final[dict[str, Callable[[], Sequence[Measure]]]] = {
     "moves": planned_moves,
     "kills": kills,
     "drain": drain,
+    "heir": heir,
+    "scale": scale_work,
 }
