@@ -68,9 +68,9 @@ class Wal:
         self._written: dict[WalSequence, DurableBulk] = {}
         self._puts: set[asyncio.Task[None]] = set()
         self._poll_scheduled = False
-        self._timer: asyncio.Handle | None = None
+        self._timer: asyncio.TimerHandle | None = None
         self._timer_at = 0.0
-        """Kept here: for what is due within half a millisecond uvloop gives a handle that does not know its time."""
+        """Kept here: for a time that has come uvloop gives a handle that can not tell it."""
         self._waiters: list[tuple[WalSequence, asyncio.Future[None]]] = []
         self._failure: StreamError | None = None
 
