@@ -69,6 +69,7 @@ unit: venv ## the fast tests alone
 
 .PHONY: sim
 sim: venv ## the deterministic simulator, SEEDS=200 of them
+	$(BIN)/python -m tests.sim.raft --seeds $(SEEDS)
 	$(BIN)/python -m tests.sim --seeds $(SEEDS) $(ARGS)
 
 .PHONY: chaos
