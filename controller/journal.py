@@ -19,9 +19,9 @@ from dataclasses import dataclass, field
 import msgspec
 from crc32c import crc32c
 
+from controller.directory import AppendFile, JournalFiles
 from controller.errors import JournalCorrupt, JournalFailed
 from controller.raft.messages import Base, Entry, HardState, Members
-from controller.volume import AppendFile, JournalFiles
 
 _MAGIC = 0x4A50_5332  # "2SPJ" in file order
 _HEADER = struct.Struct("<IIII")

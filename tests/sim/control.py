@@ -19,7 +19,7 @@ from controller.metadata.records import ControllerEpoch, MetadataOffset
 from controller.quorum import RaftQuorum
 from controller.reign import Reign
 from objectstore.errors import ObjectStoreError
-from tests.sim.disk import Disk, SimVolume
+from tests.sim.disk import Disk, SimDirectory
 from tests.sim.loop import PROCESS, Process
 from tests.sim.store import SimStore
 
@@ -67,7 +67,7 @@ class SimController:
         world = self.world
         config = config_of(self.number, world.limits.controllers, world.limits.controller)
         self.server = server = ControllerServer(
-            config, self.store, now_ms=lambda: world.now_ms(self.skew_ms), volume=SimVolume(self.disk, self.process), rng=self.rng
+            config, self.store, now_ms=lambda: world.now_ms(self.skew_ms), directory=SimDirectory(self.disk, self.process), rng=self.rng
         )
         try:
             await server.start()

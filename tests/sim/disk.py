@@ -2,7 +2,7 @@
 
 Invariants: what a crash leaves is what was synced, and of the rest any beginning, torn in the middle of a write or filled with zeros; names
 likewise. One piece of work runs at a time, at once and in its process; its syncs count, and its answer comes, when the disk's time has
-passed. Implements `controller.volume.Volume`. `durable` is what a restart would read, kept to judge what voters tell each other.
+passed. Implements `controller.directory.DataDirectory`. `durable` is what a restart would read, kept to judge what voters tell each other.
 """
 
 import asyncio
@@ -15,6 +15,7 @@ from dataclasses import dataclass
 from random import Random
 from typing import Any
 
+from controller.identity import Identity
 from controller.journal import Recovered, parse_frame
 from controller.raft.messages import HardState
 from tests.sim.loop import Process
@@ -49,7 +50,7 @@ class Disk:
         self._sync_ms = sync_ms
         self.slow_factor = 1.0
         self.failing = False
-        self.cluster_id = ""
+        self.identity: dict[str, str] = {}
         self.names: dict[str, _Inode] = {}
         self._durable_names: dict[str, _Inode] = {}
         self._unsynced_names: list[dict[str, _Inode]] = []
@@ -148,7 +149,7 @@ class _File:
 
 
 class _Files:
-    """Implements `controller.volume.JournalFiles`."""
+    """Implements `controller.directory.JournalFiles`."""
 
     def __init__(self, disk: Disk) -> None:
         self._disk = disk
@@ -227,7 +228,28 @@ class _Thread(Executor):
             asyncio.get_running_loop().call_soon(self._next, context=self._process.context())
 
 
-class SimVolume:
+class _Identity(Identity):
+    """As the disk keeps it; what it holds is durable at once."""
+
+    def __init__(self, disk: Disk) -> None:
+        self._disk = disk
+        self.is_new = not self.cluster_id
+        self.directory_id = self._read("directory_id")
+
+    def close(self) -> None:
+        pass
+
+    def joined(self) -> None:
+        self._disk.identity.pop("joining", None)
+
+    def _read(self, name: str) -> str:
+        return self._disk.identity.get(name, "")
+
+    def _write(self, name: str, value: str) -> None:
+        self._disk.identity[name] = value
+
+
+class SimDirectory:
     """A disk as one process has it."""
 
     def __init__(self, disk: Disk, process: Process) -> None:
@@ -235,12 +257,5 @@ class SimVolume:
         self.journal = _Files(disk)
         self.thread: Executor = _Thread(disk, process)
 
-    def lock(self) -> None:
-        pass
-
-    def unlock(self) -> None:
-        pass
-
-    def cluster_id(self, configured: str) -> str:
-        self._disk.cluster_id = configured
-        return configured
+    def open(self) -> Identity:
+        return _Identity(self._disk)

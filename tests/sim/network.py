@@ -92,7 +92,7 @@ class Network:
     def chance(self, factor: float = 1.0) -> bool:
         return self.rng.random() < self.lossy * factor
 
-    def send_raft(self, sender: Process, address: str, message: Message) -> None:
+    def send_raft(self, sender: Process, address: str, hello: Hello, message: Message) -> None:
         """A message between voters: lost, doubled, overtaken by later ones."""
         self.metadata.says(message)
         if isinstance(message, TimeoutNow) and self.on_handover is not None:
@@ -103,12 +103,12 @@ class Network:
         data = encode_group([message])
         loop = asyncio.get_running_loop()
         for _ in range(2 if self.chance() else 1):
-            loop.call_later(self.delay_s(), self._arrive, sender, address, data, context=Context())
+            loop.call_later(self.delay_s(), self._arrive, sender, address, hello, data, context=Context())
 
-    def _arrive(self, sender: Process, address: str, data: bytes) -> None:
+    def _arrive(self, sender: Process, address: str, hello: Hello, data: bytes) -> None:
         listener = self.listeners.get(address)
         if listener is not None and listener.raft is not None and not self.links.blocked(sender.link, listener.process.link):
-            asyncio.get_running_loop().call_soon(_receive, listener.raft.__self__, data, context=listener.process.context())
+            asyncio.get_running_loop().call_soon(_receive, listener.raft.__self__, hello, data, context=listener.process.context())
 
     def register_stream(self, stream: "SimStreamCall") -> None:
         self._serial += 1
@@ -129,7 +129,14 @@ class Network:
                 stream.server_died()
 
 
-def _receive(peers: PeerTransport, data: bytes) -> None:
+def _receive(peers: PeerTransport, hello: Hello, data: bytes) -> None:
+    """As `PeerTransport.serve` does with a stream that has one message."""
+    if peers._refusal(hello):
+        return
+    sender = hello.sender
+    if peers._heard.get(sender.node_id) != sender:
+        peers._heard[sender.node_id] = sender
+        peers._introduce(sender)
     for message in group_decoder.decode(data):
         peers._receive(message)
 
@@ -137,23 +144,24 @@ def _receive(peers: PeerTransport, data: bytes) -> None:
 class SimRaftSender:
     """`controller.raft.transport._Sender`, whose stream keeps the order: here messages travel one by one."""
 
-    def __init__(self, hello: Hello, address: str) -> None:
-        del hello
-        process = PROCESS.get()
-        assert process is not None, "a voter belongs to a process"
-        self._process = process
-        self._address = address
-        self._stopped = False
+    is_over = False
 
-    def start(self) -> None:
-        pass
+    def __init__(self, node_id: int, hello_to: Callable[[int], Hello], addresses_of: Callable[[int], list[str]]) -> None:
+        process = PROCESS.get()
+        assert process is not None, "a controller belongs to a process"
+        self._process = process
+        self._node_id = node_id
+        self._hello_to = hello_to
+        self._addresses_of = addresses_of
+        self._stopped = False
 
     async def stop(self) -> None:
         self._stopped = True
 
     def offer(self, message: Message) -> None:
-        if not self._stopped:
-            self._process.network.send_raft(self._process, self._address, message)
+        addresses = self._addresses_of(self._node_id)
+        if addresses and not self._stopped:
+            self._process.network.send_raft(self._process, addresses[0], self._hello_to(self._node_id), message)
 
 
 class SimListener:

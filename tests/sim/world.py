@@ -20,6 +20,7 @@ from uuid import UUID
 
 import structlog
 
+import controller.identity as identity_module
 import controller.main as main_module
 import controller.managers.objects as objects_manager
 import controller.raft.transport as transport_module
@@ -468,6 +469,7 @@ def _patched(world: World) -> Iterator[None]:
         (main_module, "RaftQuorum", SimQuorum),
         (main_module, "Reign", SimReign),
         (reign_module, "uuid4", new_uuid),
+        (identity_module, "new_id", lambda: new_uuid().hex[:22]),
         (client_module, "uuid4", lambda: UUID(int=rng.getrandbits(128))),
         (objects_manager, "LATE_PUT_GRACE_MS", LATE_PUT_GRACE_MS),
         (objects_manager, "prepare_objects", lambda *args: real_prepare(*args, ttl_ms=PREPARED_TTL_MS)),

@@ -4,10 +4,10 @@ from pathlib import Path
 
 import pytest
 
+from controller.directory import LocalFiles
 from controller.errors import JournalCorrupt
 from controller.journal import Journal, Recovered
 from controller.raft.messages import Base, Entry, HardState, Members
-from controller.volume import LocalFiles
 
 MEMBERS = Members((0, 1, 2))
 BASE = Base(0, 0, 0, MEMBERS)

@@ -8,6 +8,7 @@ from random import Random
 import pytest
 
 from controller.config import ControllerConfig
+from controller.directory import LocalDirectory
 from controller.errors import JournalFailed, NotLeader, QuorumClosed, SnapshotMissing
 from controller.metadata.codec import encode_record
 from controller.metadata.image import MetadataImage
@@ -18,7 +19,6 @@ from controller.raft.core import CoreConfig
 from controller.raft.messages import Base, Members, Message
 from controller.snapshots import SnapshotStore
 from controller.standby import Standby
-from controller.volume import LocalVolume
 from objectstore.memory import MemoryStore
 
 MEMBERS = Members((0,))
@@ -34,7 +34,7 @@ def offset(number: int) -> MetadataOffset:
 
 
 def make(directory: Path) -> RaftQuorum:
-    return RaftQuorum(LocalVolume(directory), CoreConfig(0), {0: "here:1"}, Random(1))
+    return RaftQuorum(LocalDirectory(directory), CoreConfig(0), {0: "here:1"}, Random(1))
 
 
 async def begin(quorum: RaftQuorum, snapshot: Base | None = None) -> ControllerEpoch:

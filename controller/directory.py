@@ -1,17 +1,15 @@
-"""One controller's disk: files of the journal, who may use them, and the thread that waits for them.
+"""One controller's data directory: the journal's files, the thread that waits for them, and whose directory it is.
 
-Invariants: `sync` of a file makes its bytes durable, `sync` of the directory its names; nothing else is promised after a crash. One process
-per directory (a lock file). A port, so that the simulator can be slow, fail and lose what was not synced. Must not know frames.
+Invariants: `sync` of a file makes its bytes durable, `sync` of the directory its names; nothing else is promised after a crash. A port, so
+that the simulator can be slow, fail and lose what was not synced. Must not know frames.
 """
 
-import fcntl
 import os
 from concurrent.futures import Executor, ThreadPoolExecutor
 from pathlib import Path
 from typing import Protocol
-from uuid import uuid4
 
-from controller.errors import DataDirInUse, InvalidConfig
+from controller.identity import Identity, sync_directory
 
 
 class AppendFile(Protocol):
@@ -37,7 +35,7 @@ class JournalFiles(Protocol):
     def sync(self) -> None: ...
 
 
-class Volume(Protocol):
+class DataDirectory(Protocol):
     """What `ControllerServer` needs of its machine. thread: runs one piece of blocking work after another."""
 
     @property
@@ -46,11 +44,8 @@ class Volume(Protocol):
     @property
     def thread(self) -> Executor: ...
 
-    def lock(self) -> None: ...
-    def unlock(self) -> None: ...
-
-    def cluster_id(self, configured: str) -> str:
-        """As configured, else as kept, else a new one; kept from then on. Raises InvalidConfig if both are there and differ."""
+    def open(self) -> Identity:
+        """Lock it, until the identity is closed. Raises DataDirInUse."""
         ...
 
 
@@ -104,55 +99,16 @@ class LocalFiles:
             os.close(file)
 
     def sync(self) -> None:
-        _sync_directory(self._directory)
+        sync_directory(self._directory)
 
 
-class LocalVolume:
-    """Implements Volume in one directory."""
+class LocalDirectory:
+    """Implements DataDirectory."""
 
-    def __init__(self, directory: Path) -> None:
-        self._directory = directory
-        self._lock: int | None = None
-        self.journal = LocalFiles(directory / "journal")
+    def __init__(self, path: Path) -> None:
+        self._path = path
+        self.journal = LocalFiles(path / "journal")
         self.thread: Executor = ThreadPoolExecutor(max_workers=1, thread_name_prefix="journal")
 
-    def lock(self) -> None:
-        """Raises DataDirInUse."""
-        self._directory.mkdir(parents=True, exist_ok=True)
-        lock = os.open(self._directory / "lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
-        try:
-            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except OSError:
-            os.close(lock)
-            raise DataDirInUse(str(self._directory)) from None
-        self._lock = lock
-
-    def unlock(self) -> None:
-        if self._lock is not None:
-            os.close(self._lock)
-            self._lock = None
-
-    def cluster_id(self, configured: str) -> str:
-        path = self._directory / "cluster_id"
-        kept = path.read_text().strip() if path.exists() else ""
-        if kept and configured and kept != configured:
-            raise InvalidConfig("cluster_id", configured, f"the directory {self._directory} belongs to cluster {kept!r}")
-        cluster_id = kept or configured or uuid4().hex[:22]
-        if not kept:
-            written = path.with_suffix(".new")
-            with written.open("w") as file:
-                file.write(cluster_id)
-                file.flush()
-                os.fsync(file.fileno())
-            written.replace(path)
-            _sync_directory(self._directory)
-        return cluster_id
-
-
-def _sync_directory(directory: Path) -> None:
-    """Make created, renamed and deleted names durable."""
-    file = os.open(directory, os.O_RDONLY | os.O_DIRECTORY)
-    try:
-        os.fsync(file)
-    finally:
-        os.close(file)
+    def open(self) -> Identity:
+        return Identity(self._path)
