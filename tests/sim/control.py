@@ -9,6 +9,9 @@ from collections.abc import Callable, Sequence
 from random import Random
 from uuid import UUID
 
+from controller.backup.log import BackupLog
+from controller.backup.new_streams import NewStreams
+from controller.backup.writer import Backup
 from controller.config import ControllerConfig
 from controller.dispatch import REQUESTS, Dispatch
 from controller.janitor import Janitor
@@ -17,7 +20,7 @@ from controller.metadata.codec import decode_record
 from controller.metadata.image import MetadataImage
 from controller.metadata.records import ClusterRecord, ControllerEpoch, MetadataOffset, Record
 from controller.quorum import CommittedRecords, Leadership
-from controller.raft.messages import Base
+from controller.raft.messages import Base, Members
 from controller.rpc.server import ControllerService, Lead
 from controller.rpc.transport import StreamContext
 from controller.runtime import Runtime
@@ -39,6 +42,12 @@ class Disk:
         self.image = MetadataImage()
         """What the durable records add up to, kept by the simulator as the truth to check against."""
         self.on_commit: Callable[[], None] = lambda: None
+        self.covered = MetadataOffset(0)
+        """How far the backup was seen to reach: no snapshot is taken behind it."""
+
+    def note_covered(self, offset: MetadataOffset) -> MetadataOffset:
+        self.covered = max(self.covered, offset)
+        return offset
 
     def append(self, records: Sequence[bytes]) -> None:
         self.records.extend(records)
@@ -57,6 +66,7 @@ class SimQuorum:
         self._epoch = ControllerEpoch(disk.epoch)
         self._committed_offset = len(disk.records)
         self._first = rng.choice((0, self._committed_offset, self._committed_offset // 2))
+        self._first = min(self._first, disk.covered)
         self._committed = asyncio.Event()
 
     @property
@@ -101,7 +111,7 @@ class SimQuorum:
         assert epoch == self._epoch
 
     def point_at(self, offset: MetadataOffset) -> Base:
-        raise AssertionError(f"no snapshots are taken here, {offset}")
+        return Base(offset, self._epoch, offset, Members((0,)))
 
 
 async def run_controller(
@@ -121,10 +131,13 @@ async def run_controller(
     if not image.cluster_id:
         await runtime.submit("NameCluster", lambda _image, _now: Result([ClusterRecord(config.cluster_id)]))
     wake = asyncio.Event()
+    backup = Backup(config, quorum, BackupLog(store, config.cluster_id), runtime.epoch, now_ms)
     dispatch = Dispatch(
         config,
         runtime,
         sessions,
+        backup,
+        new_streams=NewStreams(image.next_stream_id, quorum.committed_offset),
         wake=wake.set,
         now=now,
         now_ms=now_ms,
@@ -138,12 +151,13 @@ async def run_controller(
         raise AssertionError(f"{context.peer()} looked for another voter")
 
     service = ControllerService(config, quorum, REQUESTS, standby=copy, raft=no_peers, now=now)
-    service.lead(Lead(runtime, sessions, dispatch.methods()))
+    service.lead(Lead(runtime, sessions, dispatch.methods(), lambda: disk.note_covered(backup.offset)))
     ticks = Ticks(config, runtime, sessions, disconnect=service.disconnect, due=wake, now=now)
     await service.start()
-    janitor = Janitor(config, runtime, store, now_ms)
+    janitor = Janitor(config, runtime, backup, store, now_ms)
     loop = asyncio.get_running_loop()
-    return runtime, [loop.create_task(run()) for run in (ticks.watch_sessions, ticks.watch_moves, ticks.maintain, janitor.run)]
+    runs = (ticks.watch_sessions, ticks.watch_moves, ticks.maintain, janitor.run, backup.run)
+    return runtime, [loop.create_task(run()) for run in runs]
 
 
 __all__ = ["ADDRESS", "OVER", "Disk", "run_controller"]

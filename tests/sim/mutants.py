@@ -111,7 +111,9 @@ def _wal_deleted_before_the_commit() -> list[Patch]:
     async def upload(self: Uploader, block: Any) -> Any:
         uploaded = await real(self, block)
         storage = self._on_committed.__self__
-        self._delete_after_grace([slot.key for slot in storage._slots._slots if slot.sequence < block.end_sequence and not slot.in_place])
+        self._delete_after_grace(
+            [slot.key for slot in storage._slots._slots if slot.sequence < block.end_sequence and not slot.in_place], 0
+        )
         return uploaded
 
     return [(Uploader, "_upload", upload)]
