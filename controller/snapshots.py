@@ -136,6 +136,12 @@ class SnapshotStore:
             await self._store.delete(stale)
         return self._second_newest(keys)
 
+    async def newest_offset(self) -> MetadataOffset | None:
+        """Of the newest snapshot, whole or not; None if there is none."""
+        keys = await self._keys()
+        newest = parse_snapshot_key(self._cluster_id, keys[-1]) if keys else None
+        return None if newest is None else MetadataOffset(newest[0])
+
     async def needed_from(self) -> MetadataOffset:
         """Offset of the second newest snapshot: what every log has to keep from."""
         return self._second_newest(await self._keys())
