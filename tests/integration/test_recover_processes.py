@@ -1,4 +1,4 @@
-"""All controllers lose their disks and every process dies: the cluster is rebuilt from the store, and every acknowledged record is there once."""
+"""All controllers lose their disks and every process dies: the cluster is rebuilt from the store, and no acknowledged record is lost."""
 
 import asyncio
 import json

@@ -25,7 +25,7 @@ from controller.rpc.server import ControllerService, Lead
 from controller.rpc.transport import StreamContext
 from controller.runtime import Runtime
 from controller.sessions import Sessions
-from controller.snapshots import copy_image
+from controller.snapshots import LoadedSnapshot, copy_image
 from controller.ticks import OVER, Ticks
 from objectstore.ports import ObjectStore
 from stream.ids import Millis
@@ -36,14 +36,30 @@ ADDRESS = "controller:1"
 class Disk:
     """Survives the controller's process."""
 
-    def __init__(self) -> None:
+    def __init__(self, base: LoadedSnapshot | None = None) -> None:
+        """base: what a cluster that was rebuilt begins with."""
         self.records: list[bytes] = []
-        self.epoch = 0
-        self.image = MetadataImage()
+        """Behind the base."""
+        self.base = Base(0, 0, 0, Members((0,))) if base is None else base.base
+        self._base_records = [] if base is None else copy_image(base.image)[0]
+        self.epoch = self.base.term
+        self.image = self.load()
         """What the durable records add up to, kept by the simulator as the truth to check against."""
         self.on_commit: Callable[[], None] = lambda: None
-        self.covered = MetadataOffset(0)
+        self.covered = MetadataOffset(self.base.offset)
         """How far the backup was seen to reach: no snapshot is taken behind it."""
+
+    @property
+    def end_offset(self) -> MetadataOffset:
+        return MetadataOffset(self.base.offset + len(self.records))
+
+    def load(self) -> MetadataImage:
+        """As a process that starts does."""
+        image = MetadataImage()
+        if self._base_records:
+            image.load_snapshot(self._base_records, MetadataOffset(self.base.offset))
+        image.apply_all(decode_record(record) for record in self.records)
+        return image
 
     def note_covered(self, offset: MetadataOffset) -> MetadataOffset:
         self.covered = max(self.covered, offset)
@@ -64,9 +80,9 @@ class SimQuorum:
         self._sync_s = sync_ms / 1000
         disk.epoch += 1
         self._epoch = ControllerEpoch(disk.epoch)
-        self._committed_offset = len(disk.records)
+        self._committed_offset = disk.end_offset
         self._first = rng.choice((0, self._committed_offset, self._committed_offset // 2))
-        self._first = min(self._first, disk.covered)
+        self._first = max(min(self._first, disk.covered), disk.base.offset)
         self._committed = asyncio.Event()
 
     @property
@@ -86,19 +102,19 @@ class SimQuorum:
         await asyncio.sleep(self._sync_s * self._rng.random())
         self._disk.append(records)
         await asyncio.sleep(self._sync_s * self._rng.random())
-        self._committed_offset = len(self._disk.records)
+        self._committed_offset = self._disk.end_offset
         waiters, self._committed = self._committed, asyncio.Event()
         waiters.set()
         return self.committed_offset
 
     def read(self, offset: MetadataOffset, max_bytes: int) -> CommittedRecords:
         assert self._first <= offset <= self._committed_offset
-        end = offset
+        start = end = offset - self._disk.base.offset
         size_bytes = 0
-        while end < self._committed_offset and (end == offset or size_bytes < max_bytes):
+        while end < self._committed_offset - self._disk.base.offset and (end == start or size_bytes < max_bytes):
             size_bytes += len(self._disk.records[end])
             end += 1
-        return CommittedRecords(offset, self._disk.records[offset:end])
+        return CommittedRecords(offset, self._disk.records[start:end])
 
     async def wait_committed(self, offset: MetadataOffset) -> None:
         while self._committed_offset <= offset:
@@ -120,8 +136,7 @@ async def run_controller(
     """Start; returns the runtime and its periodic tasks."""
     now = asyncio.get_running_loop().time
     quorum = SimQuorum(disk, rng, sync_ms)
-    image = MetadataImage()
-    image.apply_all(decode_record(record) for record in disk.records)
+    image = disk.load()
     sessions = Sessions(timeout_ms=config.session_timeout_ms, grace_ms=config.session_grace_ms, lag_limit_ms=config.lag_limit_ms)
     for node in image.nodes:
         if not node.fenced:
