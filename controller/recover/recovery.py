@@ -104,9 +104,12 @@ class Recovery:
         return (await self._survey(await self._load(), fence=False))[0]
 
     async def run(self, *, force: bool = False, accept_loss: bool = False) -> Report:
-        """Do it. force: although somebody wrote to the store a moment ago. accept_loss: although data are missing."""
+        """Do it. force: although somebody wrote to the store a moment ago, or nobody did since the last recovery: one more history begins.
+
+        accept_loss: although data are missing.
+        """
         report = await self.look()
-        if report.already_recovered:
+        if report.already_recovered and not force:
             return report
         if not force and not report.history_ended and report.quiet_ms is not None and report.quiet_ms < QUIET_MS_MIN:
             raise RecoveryRefused(
@@ -114,7 +117,8 @@ class Recovery:
                 f"See to it that all of them are stopped and wait until it is {QUIET_MS_MIN // 1_000} s; or use --force: "
                 "whatever still runs is fenced then, and loses what it did not acknowledge"
             )
-        self._check_gaps(report, accept_loss=accept_loss)
+        # A cluster that still lives deletes what its image refers to no more: seen from an older image it is missing.
+        self._check_gaps(report, accept_loss=accept_loss or force)
         base = await self._end_history(report.voters)
         found = await self._load()
         report, rebuilt = await self._survey(found, fence=True)
@@ -124,7 +128,7 @@ class Recovery:
         image.check_invariants()
         self._progress("writing the snapshot", 0)
         await self._snapshots.save(list(snapshot_records(image)), base)
-        return msgspec.structs.replace(report, new_offset=base.offset, voters=base.members.voters)
+        return msgspec.structs.replace(report, new_offset=base.offset, voters=base.members.voters, already_recovered=False)
 
     def _check_gaps(self, report: Report, *, accept_loss: bool) -> None:
         if report.gaps and not accept_loss:

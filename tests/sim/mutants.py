@@ -23,6 +23,7 @@ from stream.upload import Uploader
 from stream.wal.core import WalCore
 from stream.wal.slot_writer import SlotWriter
 from stream.wal.slots import SlotTable
+from tests.sim.recovery_mutants import RECOVERY_MUTANTS
 
 Patch = tuple[Any, str, Any]
 
@@ -227,7 +228,7 @@ MUTANTS: dict[str, Callable[[], list[Patch]]] = {
     "sequences_not_checked": _sequences_not_checked,
     "slots_in_place_deleted_by_their_writer": _slots_in_place_deleted_by_their_writer,
     "watermark_moves_at_append": _watermark_moves_at_append,
-}
+} | RECOVERY_MUTANTS
 
 
 @contextmanager

@@ -28,6 +28,12 @@ SCENARIO = {
     "sequences_not_checked": "calm",
     "slots_in_place_deleted_by_their_writer": "move",
     "watermark_moves_at_append": "calm",
+    "deleted_before_the_backup": "disaster",
+    "answered_before_the_backup": "disaster",
+    "ids_and_epochs_given_out_again": "disaster",
+    "recovered_wals_not_fenced": "disaster",
+    "old_history_not_fenced": "disaster",
+    "only_the_owners_wal_is_read": "disaster",
 }
 SEEDS_MAX = 25
 
