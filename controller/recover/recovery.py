@@ -19,11 +19,10 @@ from controller.errors import RecoveryRefused
 from controller.metadata.codec import decode_record
 from controller.metadata.image import MetadataImage
 from controller.metadata.records import MetadataOffset
-from controller.metadata.snapshot import snapshot_records
 from controller.raft.messages import Base, Members
 from controller.recover.plan import Rebuilt, WalkedSlot, WalkedWal, missing_objects, next_base, orphans_of, rebuild, wals_to_walk
 from controller.recover.report import Report, WalFound
-from controller.snapshots import SnapshotStore
+from controller.snapshots import SnapshotStore, copy_image
 from objectstore.errors import PreconditionFailed
 from objectstore.ports import ObjectStore
 from stream.clock import WallClock
@@ -127,7 +126,7 @@ class Recovery:
         image.apply_all(rebuilt.records)
         image.check_invariants()
         self._progress("writing the snapshot", 0)
-        await self._snapshots.save(list(snapshot_records(image)), base)
+        await self._snapshots.save(copy_image(image)[0], base)
         return msgspec.structs.replace(report, new_offset=base.offset, voters=base.members.voters, already_recovered=False)
 
     def _check_gaps(self, report: Report, *, accept_loss: bool) -> None:

@@ -18,7 +18,8 @@ from controller.janitor import Janitor
 from controller.managers.result import Result
 from controller.metadata.codec import decode_record
 from controller.metadata.image import MetadataImage
-from controller.metadata.records import ClusterRecord, ControllerEpoch, MetadataOffset, Record
+from controller.metadata.records import ClusterRecord, ControllerEpoch, MetadataOffset
+from controller.metadata.snapshot import ImageCopy
 from controller.quorum import CommittedRecords, Leadership
 from controller.raft.messages import Base, Members
 from controller.rpc.server import ControllerService, Lead
@@ -41,7 +42,7 @@ class Disk:
         self.records: list[bytes] = []
         """Behind the base."""
         self.base = Base(0, 0, 0, Members((0,))) if base is None else base.base
-        self._base_records = [] if base is None else copy_image(base.image)[0]
+        self._base_image = None if base is None else ImageCopy.of(base.image)
         self.epoch = self.base.term
         self.image = self.load()
         """What the durable records add up to, kept by the simulator as the truth to check against."""
@@ -56,8 +57,10 @@ class Disk:
     def load(self) -> MetadataImage:
         """As a process that starts does."""
         image = MetadataImage()
-        if self._base_records:
-            image.load_snapshot(self._base_records, MetadataOffset(self.base.offset))
+        if self._base_image is not None:
+            for records in self._base_image.chunks(1_000):
+                image.load(records)
+            image.loaded(MetadataOffset(self.base.offset))
         image.apply_all(decode_record(record) for record in self.records)
         return image
 
@@ -159,7 +162,7 @@ async def run_controller(
         new_uuid=lambda: UUID(int=rng.getrandbits(128), version=4),
     )
 
-    async def copy() -> tuple[list[Record], MetadataOffset]:
+    async def copy() -> tuple[ImageCopy, MetadataOffset]:
         return copy_image(image)
 
     async def no_peers(_: object, context: StreamContext) -> None:
