@@ -17,8 +17,9 @@ from controller.backup.writer import Backup
 from controller.config import ControllerConfig
 from controller.dispatch import Dispatch
 from controller.errors import InvalidConfig, NotLeader, StoreNotEmpty
-from controller.janitor import Janitor
+from controller.janitor import Hold, Janitor
 from controller.managers.result import Result
+from controller.manifest.publisher import ManifestPublisher
 from controller.metadata.image import MetadataImage
 from controller.metadata.records import ClusterRecord, MetadataOffset
 from controller.quorum import Quorum
@@ -30,7 +31,8 @@ from controller.ticks import OVER, Ticks
 from objectstore.errors import ObjectStoreError
 from objectstore.ports import ObjectStore
 from stream.clock import MonotonicClock, WallClock
-from stream.keys import DATA_ROOT, META_ROOT, WAL_ROOT
+from stream.keys import DATA_ROOT, LEASE_ROOT, MANIFEST_ROOT, META_ROOT, WAL_ROOT
+from stream.manifest.leases import LeaseBook
 
 _log = structlog.get_logger()
 _CHECK_S = 1.0
@@ -86,7 +88,12 @@ class Reign:
             new_uuid=uuid4,
         )
         self.snapshotter = Snapshotter(config, quorum, runtime, snapshots, log, backup=backup, since=since)
-        self._janitor = Janitor(config, runtime, backup, store, now_ms)
+        holds: list[Hold] = [LeaseBook(store, config.cluster_id).keep_from]
+        self.publisher: ManifestPublisher | None = None
+        if config.manifest_interval_ms:
+            self.publisher = ManifestPublisher(config, runtime, store, now=now, now_ms=now_ms)
+            holds.append(self.publisher.keep_from)
+        self._janitor = Janitor(config, runtime, backup, store, now_ms, holds=holds)
 
     async def start(self, service: ControllerService) -> None:
         """Write and serve. Raises StoreNotEmpty, InvalidConfig (another cluster's log), LogBehindBackup, NotLeader, ObjectStoreError."""
@@ -100,7 +107,10 @@ class Reign:
             raise InvalidConfig("cluster_id", config.cluster_id, f"the journal belongs to cluster {self._known_id!r}")
         service.lead(Lead(runtime, self._sessions, self._dispatch.methods(), lambda: self.backup.offset))
         ticks = Ticks(config, runtime, self._sessions, disconnect=service.disconnect, due=self._wake, now=self._now)
-        for run in (ticks.watch_sessions, ticks.watch_moves, ticks.maintain, self.backup.run, self.snapshotter.run, self._janitor.run):
+        runs = [ticks.watch_sessions, ticks.watch_moves, ticks.maintain, self.backup.run, self.snapshotter.run, self._janitor.run]
+        if self.publisher is not None:
+            runs.append(self.publisher.run)
+        for run in runs:
             task = asyncio.get_running_loop().create_task(run(), name=run.__qualname__)
             task.add_done_callback(self._task_over)
             self._tasks.append(task)
@@ -137,7 +147,7 @@ class Reign:
 
 
 async def _check_store_is_empty(store: ObjectStore) -> None:
-    """Three LIST requests, at the first start of a cluster only."""
-    for root in (META_ROOT, WAL_ROOT, DATA_ROOT):
-        async for info in store.list(root):
+    """Five LIST requests, at the first start of a cluster only."""
+    for root in (META_ROOT, WAL_ROOT, DATA_ROOT, MANIFEST_ROOT, LEASE_ROOT):
+        async for info in store.list(root, limit=1):
             raise StoreNotEmpty(info.key)

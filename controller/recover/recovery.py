@@ -26,6 +26,7 @@ from controller.snapshots import SnapshotStore, copy_image
 from objectstore.errors import PreconditionFailed
 from objectstore.ports import ObjectStore
 from stream.clock import WallClock
+from stream.config import StreamConfig
 from stream.ids import NodeEpoch, NodeId, ObjectId, WalSequence
 from stream.keys import DATA_ROOT, META_ROOT, WAL_ROOT, parse_cluster_id, parse_data_key, parse_wal_key
 from stream.ports import WalIdentity
@@ -38,7 +39,9 @@ _RECOVERER = WalIdentity(NodeId(-1), NodeEpoch(-1))
 """Stands in the fences: no broker put them."""
 
 _WALKS_MAX = 8
-_READ_AHEAD_COUNT = 8
+_READING = StreamConfig()
+"""Read-ahead and sizes of tails as brokers have them."""
+
 _REPLAY_COUNT = 5_000
 _NOTHING = Base(0, 0, 0, Members(()))
 
@@ -252,7 +255,7 @@ class Recovery:
                     start,
                     recoverer=_RECOVERER if fence else None,
                     now_ms=self._now_ms(),
-                    read_ahead_count=_READ_AHEAD_COUNT,
+                    config=_READING,
                 )
                 async for key, index in walking.slots():
                     slots.append(WalkedSlot(walking.end, key, index.object_size_bytes, index.ranges))

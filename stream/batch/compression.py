@@ -55,53 +55,76 @@ def decompress(compression: int, data: Buffer, bytes_max: int = DECOMPRESSED_BYT
     """The plain bytes; `data` itself if it is not compressed. Raises BatchCorrupt for unknown codecs, damage and bombs."""
     if compression == Compression.NONE:
         return memoryview(data)
-    if compression == Compression.GZIP:
-        return _bounded(cramjam.gzip.decompress_into, data, bytes_max)
-    if compression == Compression.SNAPPY:
-        return _snappy(memoryview(data), bytes_max)
-    if compression == Compression.LZ4:
-        return _bounded(cramjam.lz4.decompress_into, data, bytes_max)
-    if compression == Compression.ZSTD:
-        return _bounded(cramjam.zstd.decompress_into, data, bytes_max)
-    raise BatchCorrupt(f"compression {compression} is not known; 0 none, 1 gzip, 2 snappy, 3 lz4 and 4 zstd are")
+    inflater = Inflater(bytes_max)
+    end = inflater.append(compression, data, 0)
+    return memoryview(inflater.output)[:end]
 
 
-def _bounded(decompress_into: Callable[[Buffer, bytearray], int], data: Buffer, bytes_max: int) -> memoryview:
-    """The codecs stop at the end of the output they are given; a stream that wants more is tried again with more, up to the limit."""
-    capacity = min(bytes_max, max(_OUTPUT_BYTES_MIN, _GROWTH * len(data)))
-    while True:
-        output = bytearray(capacity)
+class Inflater:
+    """Decompresses one batch after the other into the same memory: fresh memory would cost as much as lz4 itself."""
+
+    __slots__ = ("_bytes_max", "output")
+
+    def __init__(self, bytes_max: int = DECOMPRESSED_BYTES_MAX) -> None:
+        self._bytes_max = bytes_max
+        self.output = bytearray()
+        """Replaced when it has to grow, never resized: views of an earlier one stay what they are."""
+
+    def append(self, compression: int, data: Buffer, used: int) -> int:
+        """Put the plain bytes behind the first `used` of `output`; returns their end. Raises as `decompress` does."""
+        if compression == Compression.SNAPPY:
+            return self._snappy(memoryview(data), used)
+        decompress_into = _DECOMPRESS_INTO.get(compression)
+        if decompress_into is None:
+            raise BatchCorrupt(f"compression {compression} is not known; 0 none, 1 gzip, 2 snappy, 3 lz4 and 4 zstd are")
+        capacity = self._room(used, min(self._bytes_max, max(_OUTPUT_BYTES_MIN, _GROWTH * len(data))))
+        while True:
+            try:
+                return used + decompress_into(data, memoryview(self.output)[used : used + capacity])
+            except cramjam.DecompressionError as error:
+                if str(error) != _OUTPUT_TOO_SMALL:
+                    raise BatchCorrupt(f"records cannot be decompressed: {error}") from None
+            # The codecs stop at the end of the output they are given; a stream that wants more is tried again with more, up to the limit.
+            if capacity >= self._bytes_max:
+                raise BatchCorrupt(f"records decompress to more than {self._bytes_max} bytes")
+            capacity = self._room(used, min(self._bytes_max, capacity * _GROWTH))
+
+    def _room(self, used: int, bytes_min: int) -> int:
+        """How many bytes may follow the first `used`, at least this many."""
+        if len(self.output) - used < bytes_min:
+            grown = bytearray(used + bytes_min)
+            grown[:used] = memoryview(self.output)[:used]
+            self.output = grown
+        return min(self._bytes_max, len(self.output) - used)
+
+    def _snappy(self, data: memoryview, used: int) -> int:
+        if bytes(data[: len(_XERIAL_MAGIC)]) != _XERIAL_MAGIC:
+            return self._snappy_block(data, used, self._bytes_max)
+        at, limit = _XERIAL_HEADER_BYTES, used + self._bytes_max
+        while at < len(data):
+            size_bytes = int.from_bytes(data[at : at + 4], "big")
+            at += 4
+            if size_bytes > len(data) - at:
+                raise BatchCorrupt(f"a snappy block of {size_bytes} bytes has {len(data) - at} left")
+            used = self._snappy_block(data[at : at + size_bytes], used, limit - used)
+            at += size_bytes
+        return used
+
+    def _snappy_block(self, block: memoryview, used: int, bytes_max: int) -> int:
         try:
-            return memoryview(output)[: decompress_into(data, output)]
+            declared = cramjam.snappy.decompress_raw_len(block)
+            if declared > bytes_max or declared > _SNAPPY_RATIO_MAX * len(block):
+                raise BatchCorrupt(f"a snappy block of {len(block)} bytes declares {declared}, {bytes_max} are allowed")
+            if len(self.output) - used < declared:
+                # Xerial blocks come by the dozen: growing by half again keeps copies of what is there few.
+                self._room(used, max(declared, min(bytes_max, used // 2)))
+            return used + cramjam.snappy.decompress_raw_into(block, memoryview(self.output)[used : used + declared])
         except cramjam.DecompressionError as error:
-            if str(error) != _OUTPUT_TOO_SMALL:
-                raise BatchCorrupt(f"records cannot be decompressed: {error}") from None
-        if capacity >= bytes_max:
-            raise BatchCorrupt(f"records decompress to more than {bytes_max} bytes")
-        capacity = min(bytes_max, capacity * _GROWTH)
+            raise BatchCorrupt(f"records cannot be decompressed: {error}") from None
 
 
-def _snappy(data: memoryview, bytes_max: int) -> memoryview:
-    if bytes(data[: len(_XERIAL_MAGIC)]) != _XERIAL_MAGIC:
-        return _snappy_block(data, bytes_max)
-    output = bytearray()
-    at = _XERIAL_HEADER_BYTES
-    while at < len(data):
-        size_bytes = int.from_bytes(data[at : at + 4], "big")
-        at += 4
-        if size_bytes > len(data) - at:
-            raise BatchCorrupt(f"a snappy block of {size_bytes} bytes has {len(data) - at} left")
-        output += _snappy_block(data[at : at + size_bytes], bytes_max - len(output))
-        at += size_bytes
-    return memoryview(output)
-
-
-def _snappy_block(block: memoryview, bytes_max: int) -> memoryview:
-    try:
-        declared = cramjam.snappy.decompress_raw_len(block)
-        if declared > bytes_max or declared > _SNAPPY_RATIO_MAX * len(block):
-            raise BatchCorrupt(f"a snappy block of {len(block)} bytes declares {declared}, {bytes_max} are allowed")
-        output = bytearray(declared)
-        return memoryview(output)[: cramjam.snappy.decompress_raw_into(block, output)]
-    except cramjam.DecompressionError as error:
-        raise BatchCorrupt(f"records cannot be decompressed: {error}") from None
+_DECOMPRESS_INTO: dict[int, Callable[[Buffer, memoryview], int]] = {
+    Compression.GZIP: cramjam.gzip.decompress_into,
+    Compression.LZ4: cramjam.lz4.decompress_into,
+    Compression.ZSTD: cramjam.zstd.decompress_into,
+}

@@ -1,0 +1,16 @@
+"""The one place where pyarrow is imported: it has no type information, so its objects go by these names and are Any to the checkers.
+
+Must not contain anything else.
+"""
+
+from typing import Any, TypeAlias
+
+import pyarrow as _pyarrow  # type: ignore[import-untyped]
+
+pa: Any = _pyarrow
+
+Array: TypeAlias = Any
+Schema: TypeAlias = Any
+RecordBatch: TypeAlias = Any
+DataType: TypeAlias = Any
+Buffer: TypeAlias = Any

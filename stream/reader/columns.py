@@ -1,0 +1,95 @@
+"""The columns that readers give, with exactly the Arrow types that Spark's `to_arrow_schema` derives from the schema of `format("kafka")`.
+
+Invariant: every field is nullable, as there; `timestamp` counts microseconds of UTC; a record without headers has a null. Spark checks the
+first batch only and dies in the JVM on another type in a later one, so all batches are made here.
+Source: Spark `KafkaRecordToRowConverter.kafkaSchema`.
+"""
+
+from collections.abc import Sequence
+from typing import Final
+
+from stream.reader.arrow import Array, Schema, pa
+
+HEADER: Final = pa.struct([pa.field("key", pa.string()), pa.field("value", pa.binary())])
+FIELDS: Final = (
+    pa.field("key", pa.binary()),
+    pa.field("value", pa.binary()),
+    pa.field("topic", pa.string()),
+    pa.field("partition", pa.int32()),
+    pa.field("offset", pa.int64()),
+    pa.field("timestamp", pa.timestamp("us", tz="UTC")),
+    pa.field("timestampType", pa.int32()),
+    pa.field("headers", pa.list_(pa.field("element", HEADER))),
+)
+NAMES: Final = tuple(str(field.name) for field in FIELDS)
+DEFAULT: Final = NAMES[:-1]
+"""Without headers, which have to be asked for (`includeHeaders`)."""
+
+_WEIGHTS: Final = {"key": 4, "value": 4, "topic": 4, "partition": 4, "offset": 8, "timestamp": 8, "timestampType": 4, "headers": 4}
+_VALUES_MAX: Final = 16
+"""Columns of one topic or partition kept ready; a task rarely reads more at once."""
+
+
+def arrow_schema(columns: Sequence[str] = DEFAULT) -> Schema:
+    """Of these columns, in this order. Raises ValueError for others."""
+    unknown = [name for name in columns if name not in NAMES]
+    if unknown or not columns or len(set(columns)) != len(columns):
+        raise ValueError(f"columns {list(columns)}: choose at least one, each once, of {', '.join(NAMES)}")
+    return pa.schema([FIELDS[NAMES.index(name)] for name in columns])
+
+
+def row_bytes(columns: Sequence[str], topic: str) -> int:
+    """What a row weighs besides the bytes of key, value and headers."""
+    return sum(_WEIGHTS[name] for name in columns) + (len(topic.encode()) if "topic" in columns else 0)
+
+
+class Places:
+    """Columns `topic` and `partition` of one Arrow batch after the other: a few stretches of rows, each of one partition."""
+
+    __slots__ = ("_columns", "_rows_max", "_runs")
+
+    def __init__(self, rows_max: int) -> None:
+        self._rows_max = rows_max
+        self._runs: list[tuple[str, int, int]] = []
+        self._columns: dict[str | int, Array] = {}
+
+    def extend_to(self, row: int, topic: str, partition: int) -> None:
+        """All rows behind those known before `row` are of this partition."""
+        if self._runs and self._runs[-1][:2] == (topic, partition):
+            self._runs.pop()
+        if row > (self._runs[-1][2] if self._runs else 0):
+            self._runs.append((topic, partition, row))
+
+    def take(self, arrays: dict[str, Array], columns: Sequence[str]) -> None:
+        """Add the columns, as far as they are wanted, and begin anew."""
+        if "topic" in columns:
+            arrays["topic"] = self._column([(topic, end) for topic, _, end in self._runs])
+        if "partition" in columns:
+            arrays["partition"] = self._column([(partition, end) for _, partition, end in self._runs])
+        self._runs = []
+
+    def _column(self, runs: Sequence[tuple[str | int, int]]) -> Array:
+        """runs: values and the rows where they end."""
+        starts = [0, *(end for _, end in runs)]
+        parts = [self._same(value, end - start) for start, (value, end) in zip(starts, runs, strict=False)]
+        return parts[0] if len(parts) == 1 else pa.concat_arrays(parts)
+
+    def _same(self, value: str | int, rows: int) -> Array:
+        """A column of one value; the longest possible one is kept, and a part of it given."""
+        column = self._columns.get(value)
+        if column is None:
+            if len(self._columns) >= _VALUES_MAX:
+                self._columns.pop(next(iter(self._columns)))
+            kind = pa.string() if isinstance(value, str) else pa.int32()
+            column = self._columns[value] = pa.repeat(pa.scalar(value, kind), self._rows_max)
+        return column.slice(0, rows)
+
+
+def readable_names(names: Array) -> Array:
+    """Keys of headers as text: bytes that are not UTF-8 become U+FFFD, as in Kafka's Java client."""
+    try:
+        names.validate(full=True)
+    except pa.ArrowInvalid:
+        raw = names.view(pa.binary()).to_pylist()
+        return pa.array([name.decode("utf-8", "replace") for name in raw], pa.string())
+    return names

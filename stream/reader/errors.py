@@ -1,0 +1,42 @@
+"""What can go wrong when partitions are read from the store. Every message names object, partition and offset.
+
+Must survive pickling: executors raise them, drivers show them.
+"""
+
+from stream.errors import StreamError
+from stream.reader.slices import Slice
+
+
+class ReadError(StreamError):
+    """Bytes that are not what they must be. Nothing is guessed and nothing skipped; reading again gives the same error."""
+
+    def __init__(self, key: str, topic: str, partition: int, offset: int, what: str) -> None:
+        super().__init__(f"object {key}, {topic}-{partition} at offset {offset}: {what}")
+        self.key = key
+        self.topic = topic
+        self.partition = partition
+        self.offset = offset
+        self.what = what
+
+    def __reduce__(self) -> tuple[type["ReadError"], tuple[str, str, int, int, str]]:
+        return ReadError, (self.key, self.topic, self.partition, self.offset, self.what)
+
+
+class ObjectGone(StreamError):
+    """The object was compacted or expired since the plan was made: other objects hold its offsets now.
+
+    Everything before `slice` has been given completely, nothing of it and of `remaining` has: plan these offsets anew and go on.
+    """
+
+    retriable = True
+
+    def __init__(self, slice_: Slice, remaining: tuple[Slice, ...] = ()) -> None:
+        super().__init__(
+            f"object {slice_.key} with [{slice_.start_offset}, {slice_.end_offset}) of {slice_.topic}-{slice_.partition} is gone: "
+            "plan these offsets anew"
+        )
+        self.slice = slice_
+        self.remaining = remaining
+
+    def __reduce__(self) -> tuple[type["ObjectGone"], tuple[Slice, tuple[Slice, ...]]]:
+        return ObjectGone, (self.slice, self.remaining)

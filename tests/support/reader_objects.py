@@ -1,0 +1,95 @@
+"""Record batches and objects for tests of the direct reader, and what pure Python reads out of them to compare with."""
+
+import struct
+from collections.abc import Iterable, Sequence
+from typing import Any
+
+import pyarrow as pa
+from crc32c import crc32c
+
+from objectstore.ports import ObjectStore
+from stream.batch.header import CRC_AT, CRC_START, HEADER, iter_headers
+from stream.batch.records import Record, decode_records
+from stream.format.layout import NO_SEQUENCE
+from stream.format.writer import BuiltObject, RunEntry, StreamRun, build_object
+from stream.ids import Millis, NodeEpoch, NodeId, Offset, StreamId, WalSequence
+from stream.ports import ObjectRole, WalIdentity
+from stream.reader.columns import NAMES
+from stream.reader.config import ReadConfig
+from stream.reader.decode import Aborted, Decoder, Place
+from stream.reader.slices import Slice
+
+ALL = NAMES
+Row = tuple[int, int, bytes | None, bytes | None, tuple[tuple[str, bytes | None], ...]]
+
+
+def row_of(record: Record) -> Row:
+    return record.offset, record.timestamp_ms, record.key, record.value, record.headers
+
+
+def rows_of(table: pa.Table) -> list[Row]:
+    """Of a table with all columns. Timestamps as milliseconds."""
+    columns = table.set_column(table.schema.get_field_index("timestamp"), "timestamp", table["timestamp"].cast(pa.int64()))
+    found: list[Row] = []
+    for row in columns.to_pylist():
+        headers = tuple((header["key"], header["value"]) for header in row["headers"] or ())
+        assert row["headers"] != [], "no headers are a null"
+        assert row["timestamp"] % 1000 == 0
+        found.append((row["offset"], row["timestamp"] // 1000, row["key"], row["value"], headers))
+    return found
+
+
+def decode(
+    data: bytes, place: Place | None = None, *, compiled: bool, columns: Sequence[str] = ALL, aborted: Iterable[Any] = (), **limits: int
+) -> pa.Table:
+    decoder = Decoder(columns, ReadConfig(**limits), compiled=compiled)
+    place = place or Place("data/x", "topic", 3)
+    batches = [*decoder.decode(data, place, Aborted(aborted)), *decoder.flush()]
+    table = pa.Table.from_batches(batches, schema=decoder.schema)
+    table.validate(full=True)
+    return table
+
+
+def records_of(data: bytes) -> list[Record]:
+    """What the pure Python decoder reads, control batches left out."""
+    found: list[Record] = []
+    for at, header in iter_headers(data):
+        if not header.is_control:
+            found += decode_records(memoryview(data)[at : at + header.size_bytes])
+    return found
+
+
+def sealed(batch: bytes | bytearray) -> bytes:
+    """The same batch with its length and CRC made right."""
+    data = bytearray(batch)
+    struct.pack_into(">i", data, 8, len(data) - 12)
+    struct.pack_into(">I", data, CRC_AT, crc32c(bytes(data[CRC_START:])))
+    return bytes(data)
+
+
+def entry_of(batch: bytes | bytearray) -> RunEntry:
+    fields = HEADER.unpack_from(batch)
+    base, delta, newest, count = fields[0], fields[6], fields[8], fields[12]
+    return RunEntry(Offset(base), Offset(base + delta + 1), count, Millis(newest), batch)
+
+
+def build(runs: dict[int, Sequence[bytes | bytearray]], *, block_bytes_max: int = 1 << 20) -> BuiltObject:
+    """A stream-set object: stream id to its batches."""
+    writer = WalIdentity(NodeId(1), NodeEpoch(1))
+    entries = [StreamRun(StreamId(stream), [entry_of(batch) for batch in batches]) for stream, batches in sorted(runs.items())]
+    role, sequence = ObjectRole.STREAM_SET, WalSequence(NO_SEQUENCE)
+    return build_object(role, writer, sequence, Millis(0), entries, block_bytes_max=block_bytes_max)
+
+
+async def put_object(
+    store: ObjectStore, key: str, runs: dict[int, Sequence[bytes | bytearray]], *, block_bytes_max: int = 1 << 20
+) -> list[Slice]:
+    """Write the object; a slice for each of its streams, which are partitions of `topic` with the stream's number."""
+    built = build(runs, block_bytes_max=block_bytes_max)
+    await store.put(key, built.chunks)
+    return [
+        Slice(
+            key, built.size_bytes, "topic", int(r.stream_id), int(r.stream_id), r.start_offset, r.end_offset, r.size_bytes, r.record_count
+        )
+        for r in built.ranges
+    ]
