@@ -19,7 +19,7 @@ SCENARIO = {
     "recovery_stops_early": "clock",
     "wal_deleted_before_the_commit": "store",
     "commits_out_of_order": "calm",
-    "zombie_may_commit": "mixed",
+    "zombie_may_commit": "zombie",
     "zombie_may_close": "mixed",
     "closed_without_flush": "move",
     "unclean_open_without_scan": "crash",
