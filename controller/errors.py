@@ -38,6 +38,10 @@ class ObjectRefused(RequestRefused):
     """An object is not prepared, is gone, or a WAL may not be recovered by the caller."""
 
 
+class QuorumChangeRefused(RequestRefused):
+    """The quorum is not changed: an unknown or known controller, another change under way, or no majority would be left."""
+
+
 class TopicRefused(RequestRefused):
     """A topic, partition count, assignment or config is not allowed."""
 
@@ -56,6 +60,10 @@ class NotLeader(ControllerError):
     def __init__(self, leader: str = "") -> None:
         super().__init__(f"not the active controller; try {leader or 'another one'}")
         self.leader = leader
+
+
+class ChangeRefused(ControllerError):
+    """The quorum can not be changed so, or not now."""
 
 
 class QuorumClosed(ControllerError):
@@ -183,6 +191,10 @@ _CLASSES: dict[Status, type[RequestRefused]] = {
     Status.INVALID_REPLICATION_FACTOR: TopicRefused,
     Status.INVALID_REPLICA_ASSIGNMENT: TopicRefused,
     Status.INVALID_CONFIG: TopicRefused,
+    Status.DUPLICATE_VOTER: QuorumChangeRefused,
+    Status.VOTER_NOT_FOUND: QuorumChangeRefused,
+    Status.CHANGE_PENDING: QuorumChangeRefused,
+    Status.NO_MAJORITY: QuorumChangeRefused,
     Status.CONTROLLER_BUSY: ControllerBusy,
 }
 

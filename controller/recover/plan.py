@@ -30,7 +30,7 @@ from controller.metadata.records import (
 )
 from controller.metadata.streams import StreamState
 from controller.metadata.topics import NO_LEADER
-from controller.raft.messages import Base, Members
+from controller.raft.messages import Base, Endpoint, Members
 from stream.ids import Millis, NodeEpoch, ObjectId, Offset, StreamEpoch, StreamId, WalSequence
 from stream.keys import data_key
 from stream.ports import ObjectRole, StreamRange, WalIdentity
@@ -94,8 +94,12 @@ class _Piece:
 
 
 def next_base(base: Base, end: int, voters: Sequence[int]) -> Base:
-    """Where the new history begins: out of reach of every log of the old one."""
-    return Base(base.index + IDS_SKIPPED, base.term + EPOCHS_SKIPPED, end + HISTORY_GAP, Members(tuple(sorted(voters))))
+    """Where the new history begins: out of reach of every log of the old one, with voters of whose disks nothing is known yet."""
+    known = base.members
+    ids = tuple(sorted(voters))
+    endpoints = tuple(Endpoint(number, known.endpoint(number).address) for number in ids)
+    members = Members(ids, endpoints=endpoints, version=known.version + EPOCHS_SKIPPED)
+    return Base(base.index + IDS_SKIPPED, base.term + EPOCHS_SKIPPED, end + HISTORY_GAP, members)
 
 
 def orphans_of(image: MetadataImage, data_ids: Iterable[ObjectId]) -> list[ObjectId]:

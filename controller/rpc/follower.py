@@ -246,6 +246,7 @@ class MetadataFollower:
             await asyncio.sleep(min(self._interval_s, self._lease.heartbeat_s_max))
 
     def _take(self, batch: m.MetadataBatch, address: str) -> None:
+        self._client.learn(batch.controllers)
         if batch.session_timeout_ms:
             self._lease.told(batch.session_timeout_ms, batch.session_grace_ms)
         if batch.reset:

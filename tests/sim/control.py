@@ -93,6 +93,10 @@ class SimQuorum:
         return Leadership(active=True, epoch=self._epoch, address=ADDRESS)
 
     @property
+    def controllers(self) -> tuple[str, ...]:
+        return (ADDRESS,)
+
+    @property
     def first_offset(self) -> MetadataOffset:
         return MetadataOffset(self._first)
 

@@ -54,6 +54,7 @@ CORES = (
     "controller/raft/log.py",
     "controller/raft/membership.py",
     "controller/raft/core.py",
+    "controller/raft/volume.py",
     "objectstore/errors.py",
     "broker/connection.py",
     "broker/departed.py",
