@@ -8,7 +8,7 @@ from managers_cluster import Cluster, close, part, slot, snapshot_of, uploaded
 from controller.metadata.image import MetadataImage
 from controller.metadata.records import RangeEntry
 from controller.metadata.topics import leader_of
-from controller.raft.messages import Base, Members
+from controller.raft.messages import Base, Endpoint, Members
 from controller.recover.plan import (
     EPOCHS_SKIPPED,
     IDS_SKIPPED,
@@ -222,9 +222,9 @@ def test_ids_and_epochs_that_may_have_been_given_out_are_skipped() -> None:
     known = image.nodes.get(node.node_id)
     assert known is not None
     assert known.fenced
-    assert next_base(Base(7, 3, 50, Members((0, 1, 2))), 90, (4, 2)) == Base(
-        7 + IDS_SKIPPED, 3 + EPOCHS_SKIPPED, 90 + (1 << 32), Members((2, 4))
-    )
+    old = Members((0, 1, 2), endpoints=(Endpoint(2, "a:1", "lost disk"),), version=5)
+    new = Members((2, 4), endpoints=(Endpoint(2, "a:1"), Endpoint(4)), version=5 + EPOCHS_SKIPPED)
+    assert next_base(Base(7, 3, 50, old), 90, (4, 2)) == Base(7 + IDS_SKIPPED, 3 + EPOCHS_SKIPPED, 90 + (1 << 32), new)
 
 
 def test_a_wal_that_the_backup_does_not_know_is_read_from_its_first_slot() -> None:
