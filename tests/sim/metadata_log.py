@@ -18,6 +18,7 @@ from controller.quorum import RaftQuorum
 from controller.raft.messages import AppendReply, Entry, HardState, Message, VoteReply
 from controller.raft.quorum import majority
 from controller.rpc.messages import MetadataBatch, Reply
+from controller.snapshots import LoadedSnapshot
 from tests.sim.disk import Disk
 
 _reply_decoder = msgspec.msgpack.Decoder(Reply[Any])
@@ -26,16 +27,23 @@ _batch_decoder = msgspec.msgpack.Decoder(MetadataBatch)
 
 class MetadataLog:
     def __init__(
-        self, disks: Mapping[int, Disk], fail: Callable[[str], None], on_commit: Callable[[], None], now: Callable[[], float]
+        self,
+        disks: Mapping[int, Disk],
+        fail: Callable[[str], None],
+        on_commit: Callable[[], None],
+        now: Callable[[], float],
+        begin: LoadedSnapshot | None = None,
     ) -> None:
-        """on_commit: called when the image has moved."""
+        """One history. on_commit: called when the image has moved. begin: what a rebuilt cluster begins with; its image is taken over."""
         self._disks = disks
         self._fail = fail
         self._on_commit = on_commit
         self._now = now
-        self.image = MetadataImage()
+        self.image = MetadataImage() if begin is None else begin.image
         """What the committed records add up to: the truth to check against."""
+        self._first_offset, self._first_index = (0, 0) if begin is None else (begin.base.offset, begin.base.index)
         self.records: list[bytes] = []
+        """Behind the begin."""
         self._entries: list[Entry] = []
         self._leaders: dict[int, int] = {}
         self._asked: dict[str, int] = {}
@@ -44,7 +52,7 @@ class MetadataLog:
 
     @property
     def end_offset(self) -> int:
-        return len(self.records)
+        return self._first_offset + len(self.records)
 
     def committed(self, controller: int, quorum: RaftQuorum, since: int) -> int:
         """A controller's commit stands at the returned index now; it stood at `since`."""
@@ -72,12 +80,13 @@ class MetadataLog:
                 self._fail(f"controller {message.sender} votes for {message.to} in term {message.term}, its disk has {disk.durable.hard}")
         elif isinstance(message, AppendReply):
             self._heard.setdefault((message.to, message.term), {})[message.sender] = self._now()
-            if not message.rejected and message.index > disk.durable.base.index + len(disk.durable.entries):
+            if not message.rejected and message.index > max(disk.durable.base.index + len(disk.durable.entries), self._first_index):
                 self._fail(f"controller {message.sender} acknowledges entry {message.index}, which is not on its disk")
 
     def proposed(self, epoch: int, records: Sequence[bytes], end_offset: int) -> None:
         """A proposal of this epoch was answered with success."""
-        if self.records[end_offset - len(records) : end_offset] != list(records):
+        end = end_offset - self._first_offset
+        if self.records[end - len(records) : end] != list(records):
             self._fail(f"a proposal of epoch {epoch} that ends at {end_offset} is taken for committed, {self.end_offset} records are")
 
     def confirmed(self, controller: int, epoch: int, since_s: float) -> None:
@@ -106,20 +115,21 @@ class MetadataLog:
             if batch.base_offset > self.end_offset:
                 self._fail(f"{controller} sends a snapshot at {batch.base_offset}, {self.end_offset} records are committed")
             return
-        at = batch.base_offset
+        at = batch.base_offset - self._first_offset
         if [bytes(record) for record in batch.records] != self.records[at : at + len(batch.records)]:
             self._fail(f"{controller} sends records [{at}, {batch.end_offset}) that are not the committed ones ({self.end_offset})")
 
     def _compare(self, controller: int, entry: Entry, voters: Sequence[int]) -> None:
-        if entry.index <= len(self._entries):
-            known = self._entries[entry.index - 1]
+        committed = self._first_index + len(self._entries)
+        if entry.index <= committed:
+            known = self._entries[entry.index - 1 - self._first_index]
             if entry != known:
                 self._fail(
                     f"controller {controller} commits another entry {entry.index} of term {entry.term} than was committed ({known.term})"
                 )
             return
-        if entry.index != len(self._entries) + 1:
-            self._fail(f"controller {controller} commits entry {entry.index} first, nobody has committed {len(self._entries) + 1}")
+        if entry.index != committed + 1:
+            self._fail(f"controller {controller} commits entry {entry.index} first, nobody has committed {committed + 1}")
             return
         holders = [voter for voter in voters if self._disks[voter].holds(entry.index, entry.term)]
         if len(holders) < majority(len(voters)):

@@ -21,7 +21,6 @@ from controller.raft.transport import _encode as encode_group
 from controller.raft.transport import _group_decoder as group_decoder
 from controller.rpc.transport import END_OF_STREAM, REQUEST_ID_KEY, Metadata, RpcFailed, StatusCode
 from tests.sim.loop import PROCESS, Process, process_name
-from tests.sim.metadata_log import MetadataLog
 
 _RECONNECT_S = 0.05
 
@@ -71,7 +70,6 @@ class Network:
         self.latency_ms = latency_ms
         self.lossy = lossy
         self.links = Links()
-        self.metadata: MetadataLog
         self.on_handover: Callable[[], None] | None = None
         """Called once, when a leader has told another voter to take over."""
         self.listeners: dict[str, SimListener] = {}
@@ -94,7 +92,7 @@ class Network:
 
     def send_raft(self, sender: Process, address: str, hello: Hello, message: Message) -> None:
         """A message between voters: lost, doubled, overtaken by later ones."""
-        self.metadata.says(message)
+        sender.controller.metadata.says(message)
         if isinstance(message, TimeoutNow) and self.on_handover is not None:
             self.on_handover()
             self.on_handover = None
@@ -280,7 +278,7 @@ class SimChannel:
         await asyncio.sleep(network.delay_s())
         if network.chance(0.3):
             await asyncio.sleep(rng.uniform(0, 8))
-        metadata_log, request_id = network.metadata, dict(metadata).get(REQUEST_ID_KEY, "")
+        request_id = dict(metadata).get(REQUEST_ID_KEY, "")
         if network.links.blocked(self._process.link, server := _host(self.address)) or network.chance():
             if rng.random() < 0.5:
                 _fail(answer, rpc_failed(StatusCode.UNAVAILABLE, "connection reset"))
@@ -294,6 +292,7 @@ class SimChannel:
                 _fail(answer, rpc_failed(StatusCode.UNAVAILABLE, "connection refused"))
                 return
             network.trace("rpc", self._process.name, method)
+            metadata_log = listener.process.controller.metadata
             metadata_log.asked(request_id)
             try:
                 data = await listener.call(method, request, timeout, metadata)
@@ -438,7 +437,9 @@ class SimStreamCall:
             self._down.send(END_OF_STREAM)
 
     def server_write(self, message: bytes) -> None:
-        self._network.metadata.told(process_name(), message)
+        process = PROCESS.get()
+        assert process is not None
+        process.controller.metadata.told(process.name, message)
         self._down.send(message)
 
     async def server_read(self) -> Any:

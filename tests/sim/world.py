@@ -33,6 +33,7 @@ from controller.metadata.records import PartitionRecord
 from controller.rpc.client import ControllerClient
 from controller.rpc.follower import MetadataFollower
 from controller.rpc.messages import AlterReassignments, CreateTopics, GetKeyValue, NewTopic, PartitionTarget, PutKeyValue
+from controller.snapshots import LoadedSnapshot
 from stream.ids import Millis, NodeEpoch, NodeId
 from tests.sim.checkers import Checker, Part, Violation
 from tests.sim.clients import Consumer, Producer
@@ -86,7 +87,9 @@ class World:
         self.weather = StoreWeather(self.rng, fault_share=limits.store_faults, p50_ms=limits.store_p50_ms, p99_ms=limits.store_p99_ms)
         self.network = Network(Random(f"{seed}/network"), self.trace, latency_ms=limits.network_ms, lossy=limits.network_lossy)
         self.disks = {number: Disk(Random(f"{seed}/disk/{number}"), limits.disk_sync_ms) for number in range(limits.controllers)}
-        self.metadata = self.network.metadata = MetadataLog(self.disks, self.fail, self._note_leaders, self.loop.time)
+        self.metadata = MetadataLog(self.disks, self.fail, self.note_leaders, self.loop.time)
+        self.has_disks = True
+        """Not between the loss of the controllers' disks and the end of the recovery."""
         self.checker = Checker(self.bucket, lambda: self.metadata.image, self.fail)
         self.parts: list[Part] = [(TOPIC, index) for index in range(limits.partitions)]
         self.brokers: dict[int, SimBroker] = {}
@@ -96,7 +99,7 @@ class World:
         self.calm = False
         self._over = False
         self._starts = 0
-        self._processes: list[Process] = []
+        self.processes: list[Process] = []
         self.controllers: dict[int, SimController] = {}
         self._violation: asyncio.Future[None] = self.loop.create_future()
         self._admin_process = self._new_process("admin")
@@ -143,7 +146,7 @@ class World:
 
     # --- who leads ----------------------------------------------------------------------------------------------------------------------
 
-    def _note_leaders(self) -> None:
+    def note_leaders(self) -> None:
         topic = self.metadata.image.topics.by_name(TOPIC)
         if topic is not None:
             leaders = {(TOPIC, record.partition): (record.leader, record.leader_epoch) for record in topic.partitions}
@@ -170,7 +173,7 @@ class World:
     def _new_process(self, name: str) -> Process:
         process = Process(name)
         process.network = self.network
-        self._processes.append(process)
+        self.processes.append(process)
         return process
 
     # --- processes ----------------------------------------------------------------------------------------------------------------------
@@ -178,7 +181,7 @@ class World:
     def start_broker(self, node_id: int) -> SimBroker:
         self._starts += 1
         broker = SimBroker(self, node_id, self._starts)
-        self._processes.append(broker.process)
+        self.processes.append(broker.process)
         self.brokers[node_id] = broker
         self.trace("start", broker.process.name)
         broker.start()
@@ -219,14 +222,29 @@ class World:
         self.start_broker(broker.node_id)
 
     def start_controller(self, number: int) -> None:
-        if self._over:
+        running = self.controllers.get(number)
+        if self._over or not self.has_disks or (running is not None and not running.process.dead and not self.is_left_behind(running)):
             return
         self._starts += 1
         controller = SimController(self, number, self._starts, self.disks[number])
-        self._processes.append(controller.process)
+        self.processes.append(controller.process)
         self.controllers[number] = controller
         self.trace("start", controller.process.name)
         controller.start()
+
+    def is_left_behind(self, controller: SimController) -> bool:
+        """It belongs to a history that a recovery has ended, or is about to."""
+        return controller.metadata is not self.metadata or not self.has_disks
+
+    def rebuilt(self, begin: LoadedSnapshot) -> None:
+        """All controllers' disks were lost; new ones begin with this snapshot and nothing else."""
+        self.trace("rebuilt", begin.base.index, begin.offset)
+        self.disks = {number: Disk(Random(f"{self.seed}/disk/{number}/{begin.offset}"), self.limits.disk_sync_ms) for number in self.disks}
+        self.metadata = MetadataLog(self.disks, self.fail, self.note_leaders, self.loop.time, begin)
+        self.note_leaders()
+        self.has_disks = True
+        for number in self.disks:
+            self.start_controller(number)
 
     def controller_ended(self, controller: SimController, reason: str) -> None:
         """The process exits by itself; its supervisor starts it anew."""
@@ -241,7 +259,8 @@ class World:
         controller.disk.crash()
         controller.store.process_died()
         self.network.process_died(controller.process, resets=self.rng.random() < 0.7)
-        self.later(delay_s, self.start_controller, controller.number)
+        if not self.is_left_behind(controller):
+            self.later(delay_s, self.start_controller, controller.number)
 
     def active_controller(self) -> SimController | None:
         """One that takes itself for the leader, the newest if there are two."""
@@ -374,7 +393,7 @@ class World:
         self.network.links.mend_all()
         for disk in self.disks.values():
             disk.slow_factor, disk.failing = 1.0, False
-        for process in self._processes:
+        for process in self.processes:
             process.resume(self.loop)
 
     async def _within(self, limit_s: float, what: str, work: Any) -> None:
@@ -440,7 +459,7 @@ class World:
                 break
             for task in tasks:
                 task.cancel()
-            for process in self._processes:
+            for process in self.processes:
                 process.dispose(self.loop)
             self.loop.run_until_complete(self._settle())
         self.loop.close()
