@@ -79,7 +79,8 @@ class Reign:
             raise InvalidConfig("cluster_id", config.cluster_id, f"the journal belongs to cluster {self._known_id!r}")
         service.lead(Lead(runtime, self._sessions, self._dispatch.methods()))
         ticks = Ticks(config, runtime, self._sessions, disconnect=service.disconnect, due=self._wake, now=self._now)
-        for run in (ticks.watch_sessions, ticks.watch_moves, ticks.maintain, self.snapshotter.run, self._janitor.run):
+        balance = self._dispatch.balancer.run
+        for run in (ticks.watch_sessions, ticks.watch_moves, ticks.maintain, balance, self.snapshotter.run, self._janitor.run):
             task = asyncio.get_running_loop().create_task(run(), name=run.__qualname__)
             task.add_done_callback(self._task_over)
             self._tasks.append(task)

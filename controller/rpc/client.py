@@ -124,6 +124,15 @@ class ControllerClient:
     async def trace_move(self, request: m.TraceMove, *, timeout_s: float = DEFAULT_TIMEOUT_S) -> m.MoveTraces:
         return await self._call(request, m.MoveTraces, timeout_s)
 
+    async def report_load(self, request: m.ReportLoad, *, timeout_s: float = DEFAULT_TIMEOUT_S) -> m.LoadReported:
+        return await self._call(request, m.LoadReported, timeout_s)
+
+    async def propose_moves(self, request: m.ProposeMoves, *, timeout_s: float = DEFAULT_TIMEOUT_S) -> m.MovesProposed:
+        return await self._call(request, m.MovesProposed, timeout_s)
+
+    async def move_leaders(self, request: m.MoveLeaders, *, timeout_s: float = DEFAULT_TIMEOUT_S) -> m.ItemResults:
+        return await self._call(request, m.ItemResults, timeout_s)
+
     async def alter_configs(self, request: m.AlterConfigs, *, timeout_s: float = DEFAULT_TIMEOUT_S) -> m.ItemResults:
         return await self._call(request, m.ItemResults, timeout_s)
 
