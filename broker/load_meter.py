@@ -36,8 +36,9 @@ class _Rate:
     bytes_out: float = 0.0
     requests: float = 0.0
 
-    def add(self, partition: Partition, elapsed_s: float) -> None:
-        kept = exp(-elapsed_s / DECAY_S)
+    is_quiet: bool = False
+
+    def add(self, partition: Partition, elapsed_s: float, kept: float) -> None:
         self.seconds = self.seconds * kept + elapsed_s
         self.bytes_in = self.bytes_in * kept + partition.bytes_in - self.seen_in
         self.bytes_out = self.bytes_out * kept + partition.bytes_out - self.seen_out
@@ -56,20 +57,24 @@ class LoadMeter:
         self._rates: dict[tuple[UUID, int, StreamEpoch], _Rate] = {}
 
     def sample(self, partitions: Iterable[Partition], now: float) -> tuple[list[PartitionLoad], Load, int]:
-        """(the busiest, the sum of the others, their number). now: monotonic seconds. O(partitions), about 2 us each."""
+        """(the busiest, the sum of the others, their number). now: monotonic seconds. O(partitions), 4 us for each that
+        has a load and 0.4 us for the others."""
         before, self._looked_at = self._looked_at, now
         elapsed_s = max(now - before, 1e-3)
+        decay = exp(-elapsed_s / DECAY_S)
         kept: dict[tuple[UUID, int, StreamEpoch], _Rate] = {}
         busy: list[PartitionLoad] = []
         count = 0
         for partition in partitions:
             key = (partition.topic_id, partition.index, partition.leader_epoch)
-            rate = self._rates.get(key) or _Rate(before)
-            kept[key] = rate
-            rate.add(partition, elapsed_s)
-            load = rate.load()
+            rate = kept[key] = self._rates.get(key) or _Rate(before)
             count += 1
-            if any(load):
+            if rate.is_quiet and rate.seen_requests == partition.requests_count:
+                continue  # most of ten thousand partitions
+            rate.add(partition, elapsed_s, decay)
+            load = rate.load()
+            rate.is_quiet = not any(load)
+            if not rate.is_quiet:
                 observed_ms = int((now - rate.since) * 1_000)
                 busy.append(PartitionLoad(topic_id=key[0], partition=key[1], leader_epoch=key[2], load=load, observed_ms=observed_ms))
         self._rates = kept

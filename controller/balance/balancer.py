@@ -2,8 +2,8 @@
 
 Invariants: nothing happens before every living broker has reported to this process, so a new leader begins with fresh figures; no round
 while anything moves, whoever moves it; a partition that moved rests for the cool-down; slow brokers are elected for nothing as long as
-others live. Every decision is checked again by a manager in the writer's turn (`move_leaders`, `relieve`). Planning runs beside the event
-loop, which fences and elects meanwhile. Must not write metadata of its own: what is known here dies with the reign.
+others live. Every decision is checked again by a manager in the writer's turn (`move_leaders`, `relieve`). Planning gives way to fencing
+and electing again and again. Must not write metadata of its own: what is known here dies with the reign.
 Source: AutoMQ `AnomalyDetector` and `ActionExecutor`, ADR 0015.
 """
 
@@ -16,7 +16,7 @@ import msgspec
 import structlog
 
 from controller.balance.loads import LoadBook
-from controller.balance.plan import Limits, Plan, plan
+from controller.balance.plan import Limits, Plan, Planning
 from controller.balance.slow import SlowBrokers
 from controller.balance.view import NO_REPORT, BalanceView, Conditions, view
 from controller.config import ControllerConfig
@@ -75,7 +75,7 @@ class Balancer:
         del timeout_s, size_bytes, request_id
         seen = await self._look(cooldown_ms=0, topics=tuple(request.topics))
         limits = replace(self._limits, moves_max=max(0, min(request.moves_max, MOVES_MAX)))
-        found = await asyncio.to_thread(plan, seen.brokers, seen.partitions, limits)
+        found = await _plan(seen, limits)
         now_ms = self._now_ms()
         value = m.MovesProposed(
             auto=self._config.auto_balance,
@@ -100,7 +100,7 @@ class Balancer:
         seen = await self._look(cooldown_ms=self._config.balance_cooldown_ms)
         if seen.moving or any(broker.note == NO_REPORT for broker in seen.brokers):
             return
-        found: Plan = await asyncio.to_thread(plan, seen.brokers, seen.partitions, self._limits)
+        found = await _plan(seen, self._limits)
         if not found.moves:
             return
         request = m.MoveLeaders(
@@ -160,6 +160,14 @@ class Balancer:
 
     def _now_ms(self) -> int:
         return int(self._now() * 1_000)
+
+
+async def _plan(seen: BalanceView, limits: Limits) -> Plan:
+    """A little at a time: sessions, elections and requests go on meanwhile."""
+    planning = Planning(seen.brokers, seen.partitions, limits)
+    for _ in planning.steps():
+        await asyncio.sleep(0)
+    return planning.result()
 
 
 def _is_giving_up(image: MetadataImage, node_id: NodeId) -> bool:

@@ -71,13 +71,10 @@ class Plan(NamedTuple):
 
 
 def plan(brokers: Sequence[BrokerSlot], partitions: Sequence[PartitionSlot], limits: Limits) -> Plan:
-    before = usage(brokers, partitions)
-    planner = _Planner(brokers, before, partitions, limits)
-    for goal in Goal:
-        planner.pursue(goal)
-    targets = {(move.topic, move.partition): move.target for move in planner.moves}
-    moved = [slot._replace(leader=targets.get((slot.topic, slot.partition), slot.leader)) for slot in partitions]
-    return Plan(planner.moves, before, usage(brokers, moved))
+    planning = Planning(brokers, partitions, limits)
+    for _ in planning.steps():
+        pass
+    return planning.result()
 
 
 def usage(brokers: Sequence[BrokerSlot], partitions: Sequence[PartitionSlot]) -> list[BrokerLoad]:
@@ -130,11 +127,14 @@ class _Band:
         return self.gain(source, target, weight) < -_ROUNDING * self.mean
 
 
-class _Planner:
-    def __init__(
-        self, brokers: Sequence[BrokerSlot], before: Sequence[BrokerLoad], partitions: Sequence[PartitionSlot], limits: Limits
-    ) -> None:
-        self.moves: list[ProposedMove] = []
+class Planning:
+    """One plan in the making. `steps` gives way after each pair of brokers that was looked at, so that others can run meanwhile."""
+
+    def __init__(self, brokers: Sequence[BrokerSlot], partitions: Sequence[PartitionSlot], limits: Limits) -> None:
+        self._brokers = brokers
+        self._partitions = partitions
+        self._before = before = usage(brokers, partitions)
+        self._found: list[ProposedMove] = []
         self._moves_max = limits.moves_max
         eligible = {broker.node_id for broker in brokers if broker.eligible}
         self._values = {b.node_id: [b.load.bytes_in, b.load.bytes_out, b.leaders] for b in before if b.node_id in eligible}
@@ -144,16 +144,23 @@ class _Planner:
                 self._parts[slot.leader].append(_Part(slot, (slot.load.bytes_in, slot.load.bytes_out, 1)))
         self._bands = [_Band(goal, self._of(goal), limits) for goal in Goal] if len(self._values) > 1 else []
 
-    def pursue(self, goal: Goal) -> None:
-        if not self._bands:
-            return
-        band = self._bands[goal]
-        if not band.is_active or not band.is_left(self._of(goal)):
-            return
-        while len(self.moves) < self._moves_max:
-            found = next((pair for pair in self._pairs(goal) if self._move_best(band, *pair)), None)
-            if found is None:
-                return
+    def steps(self) -> Iterator[None]:
+        for band in self._bands:
+            if not band.is_active or not band.is_left(self._of(band.goal)):
+                continue
+            is_moving_on = True
+            while is_moving_on and len(self._found) < self._moves_max:
+                is_moving_on = False
+                for source, target in self._pairs(band.goal):
+                    is_moving_on = self._move_best(band, source, target)
+                    yield
+                    if is_moving_on:
+                        break
+
+    def result(self) -> Plan:
+        targets = {(move.topic, move.partition): move.target for move in self._found}
+        moved = [slot._replace(leader=targets.get((slot.topic, slot.partition), slot.leader)) for slot in self._partitions]
+        return Plan(self._found, self._before, usage(self._brokers, moved))
 
     def _of(self, goal: Goal) -> list[int]:
         return [values[goal] for values in self._values.values()]
@@ -191,7 +198,7 @@ class _Planner:
 
     def _move(self, band: _Band, part: _Part, source: NodeId, target: NodeId) -> None:
         slot = part.slot
-        self.moves.append(
+        self._found.append(
             ProposedMove(
                 topic=slot.topic,
                 partition=slot.partition,

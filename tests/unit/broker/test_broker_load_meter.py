@@ -37,6 +37,17 @@ def test_a_load_that_ends_fades_and_a_new_leadership_begins_anew() -> None:
     assert (items[0].load.bytes_in, items[0].observed_ms) == (60, 10_000)
 
 
+def test_a_partition_that_was_quiet_for_long_is_heard_of_again() -> None:
+    meter = LoadMeter(0.0)
+    counted = partition(0, bytes_in=10, requests=1)
+    meter.sample([counted], 1.0)
+    for now in range(2, 60):
+        meter.sample([counted], float(now))
+    assert meter.sample([counted], 60.0)[0] == []
+    counted.bytes_in, counted.requests_count = 5_010, 2
+    assert meter.sample([counted], 61.0)[0][0].load.bytes_in in range(500, 5_001)
+
+
 def test_a_report_names_the_busiest_and_sums_the_rest() -> None:
     meter = LoadMeter(0.0)
     count = PARTITIONS_PER_REPORT_MAX + 5
