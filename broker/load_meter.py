@@ -15,7 +15,7 @@ from typing import Final
 from uuid import UUID
 
 from broker.partition.partition import Partition
-from controller.rpc.messages import PARTITIONS_PER_REPORT_MAX, Load, PartitionLoad
+from controller.rpc.load_messages import PARTITIONS_PER_REPORT_MAX, Load, PartitionLoad
 from stream.ids import StreamEpoch
 
 DECAY_S: Final = 5.0

@@ -15,7 +15,7 @@ from broker.load_meter import LoadMeter
 from broker.partition.manager import PartitionManager
 from controller.errors import ControllerError
 from controller.rpc.client import ControllerClient
-from controller.rpc.messages import ReportLoad
+from controller.rpc.load_messages import ReportLoad
 from objectstore.errors import ObjectStoreError
 from stream.ports import WalIdentity
 

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 from controller.metadata.image import MetadataImage
 from controller.metadata.streams import StreamState
-from controller.rpc.messages import BrokerLoad, Load
+from controller.rpc.load_messages import BrokerLoad, Load
 from stream.ids import NodeId
 from stream.ports import ObjectRole, WalIdentity
 

@@ -24,6 +24,7 @@ from controller.managers.reassign import MOVES_MAX, move_leaders, relieve
 from controller.managers.result import Result
 from controller.metadata.image import MetadataImage
 from controller.metadata.topics import NO_LEADER
+from controller.rpc import load_messages as lm
 from controller.rpc import messages as m
 from controller.runtime import Runtime
 from controller.sessions import Sessions
@@ -57,7 +58,7 @@ class Balancer:
             return alive
         return alive.difference(self._slow.excluded(alive)) or alive
 
-    async def report(self, request: m.ReportLoad, timeout_s: float | None, size_bytes: int, request_id: str) -> m.Reply[Any]:
+    async def report(self, request: lm.ReportLoad, timeout_s: float | None, size_bytes: int, request_id: str) -> m.Reply[Any]:
         """No metadata: beside the writer. One of an earlier start of the broker is not taken."""
         del timeout_s, size_bytes, request_id
         node_id = request.node_id
@@ -67,17 +68,17 @@ class Balancer:
             self._slow.heard(node_id, request.node_epoch, self._book.answers(now_ms))
             self._tell_changes()
         return m.Reply(
-            controller_epoch=self._runtime.epoch, value=m.LoadReported(excluded=node_id in self._slow.excluded(self._sessions.alive()))
+            controller_epoch=self._runtime.epoch, value=lm.LoadReported(excluded=node_id in self._slow.excluded(self._sessions.alive()))
         )
 
-    async def propose(self, request: m.ProposeMoves, timeout_s: float | None, size_bytes: int, request_id: str) -> m.Reply[Any]:
+    async def propose(self, request: lm.ProposeMoves, timeout_s: float | None, size_bytes: int, request_id: str) -> m.Reply[Any]:
         """For people: who asks knows what has just moved, so there is no cool-down."""
         del timeout_s, size_bytes, request_id
-        seen = await self._look(cooldown_ms=0, topics=tuple(request.topics))
+        seen = await self._look(cooldown_ms=0, topics=request.topics)
         limits = replace(self._limits, moves_max=max(0, min(request.moves_max, MOVES_MAX)))
         found = await _plan(seen, limits)
         now_ms = self._now_ms()
-        value = m.MovesProposed(
+        value = lm.MovesProposed(
             auto=self._config.auto_balance,
             moves=found.moves,
             before=[self._with_answers(broker, now_ms) for broker in found.before],
@@ -103,8 +104,8 @@ class Balancer:
         found = await _plan(seen, self._limits)
         if not found.moves:
             return
-        request = m.MoveLeaders(
-            moves=[m.LeaderMove(topic=p.topic, partition=p.partition, source=p.source, target=p.target) for p in found.moves]
+        request = lm.MoveLeaders(
+            moves=[lm.LeaderMove(topic=p.topic, partition=p.partition, source=p.source, target=p.target) for p in found.moves]
         )
 
         def begin(image: MetadataImage, now_ms: Millis) -> Result[m.ItemResults]:
@@ -150,7 +151,7 @@ class Balancer:
             _log.warning("broker_taken_back", node_id=node_id, was=self._told[node_id])
         self._told = dict(excluded)
 
-    def _with_answers(self, broker: m.BrokerLoad, now_ms: int) -> m.BrokerLoad:
+    def _with_answers(self, broker: lm.BrokerLoad, now_ms: int) -> lm.BrokerLoad:
         report = self._book.report_of(broker.node_id, now_ms)
         if report is None:
             return broker

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from controller.metadata.topics import PartitionKey
-from controller.rpc.messages import PARTITIONS_PER_REPORT_MAX, Load, PartitionLoad, ReportLoad
+from controller.rpc.load_messages import PARTITIONS_PER_REPORT_MAX, Load, PartitionLoad, ReportLoad
 from stream.ids import NodeId, StreamEpoch
 
 NO_LOAD: Final = Load(0, 0, 0)

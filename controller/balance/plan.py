@@ -14,7 +14,7 @@ from enum import IntEnum
 from math import ceil, floor
 from typing import Final, NamedTuple
 
-from controller.rpc.messages import BrokerLoad, Load, ProposedMove
+from controller.rpc.load_messages import BrokerLoad, Load, ProposedMove
 from stream.ids import NodeId
 
 BROKERS_LOOKED_AT: Final = 8

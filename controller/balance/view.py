@@ -10,7 +10,7 @@ from controller.balance.loads import LoadBook
 from controller.balance.plan import BrokerSlot, PartitionSlot
 from controller.metadata.image import MetadataImage
 from controller.metadata.nodes import NodeState
-from controller.metadata.topics import PartitionKey, PartitionState, is_moving, next_leader
+from controller.metadata.topics import PartitionKey, PartitionState, is_moving
 from stream.ids import Millis, NodeId
 
 NO_REPORT = "has not reported its load"
@@ -44,7 +44,7 @@ def view(image: MetadataImage, book: LoadBook, conditions: Conditions) -> Balanc
     for topic in image.topics:
         allowed = not conditions.topics or topic.name in conditions.topics
         for record in topic.partitions:
-            leader = next_leader(record)
+            leader = record.move.target if is_moving(record) and record.move is not None else record.leader
             key = PartitionKey(topic.topic_id, record.partition)
             load = book.load_of(key, leader, conditions.now_ms)
             moving += is_moving(record)

@@ -21,14 +21,13 @@ from controller.managers.result import Refused, Result
 from controller.metadata.image import MetadataImage
 from controller.metadata.records import Move, PartitionRecord, Record
 from controller.metadata.topics import NO_LEADER, PartitionKey, in_order, is_reassigning
+from controller.rpc.load_messages import LeaderMove, MoveLeaders
 from controller.rpc.messages import (
     AlterReassignments,
     DrainBroker,
     ElectPreferred,
     ItemResult,
     ItemResults,
-    LeaderMove,
-    MoveLeaders,
     PartitionName,
     PartitionTarget,
     Progress,

@@ -6,7 +6,7 @@ Limits: a request is at most 4 MiB; lists have the limits noted at each field; m
 """
 
 from enum import IntEnum
-from typing import Generic, NamedTuple, TypeVar
+from typing import Generic, TypeVar
 from uuid import UUID
 
 import msgspec
@@ -46,6 +46,10 @@ class Status(IntEnum):
     NO_REASSIGNMENT = 70
     ELECTION_NOT_NEEDED = 71
     PREFERRED_NOT_AVAILABLE = 72
+    DUPLICATE_VOTER = 80
+    VOTER_NOT_FOUND = 81
+    CHANGE_PENDING = 82
+    NO_MAJORITY = 83
 
 
 class Message(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
@@ -136,12 +140,17 @@ class MetadataBatch(Message, frozen=True, kw_only=True):
     records: list[msgspec.Raw] = []
     snapshot: bool = False
     reset: bool = False
+    controllers: list[str] = []
+    """Addresses of all controllers, when a stream begins and when they have changed; empty: no news."""
+
     heard: int = 0
     """Last heartbeat of the follower that had been heard when this was sent: its session lasts at least from when that one was *sent*."""
     session_timeout_ms: int = 0
     """How long the session of a silent follower lasts; the follower gives up earlier by itself. 0: not told in this one."""
     session_grace_ms: int = 0
     """How long it lasts after the stream broke."""
+    backup_offset: MetadataOffset = MetadataOffset(0)
+    """The store has all metadata below it: what they made useless may be deleted. 0: not told."""
 
 
 # --- streams and objects ----------------------------------------------------------------------------------------------------------------
@@ -372,108 +381,6 @@ class MoveTraces(Message, frozen=True, kw_only=True):
     items: list[MoveTrace]
 
 
-# --- balancing (no metadata: kept in memory by the active controller) ------------------------------------------------------------------
-
-PARTITIONS_PER_REPORT_MAX = 1_000
-"""The most loaded ones; the rest of a broker's partitions is summed."""
-
-
-class Load(NamedTuple):
-    """Per second, whole numbers. requests: produce and fetch requests that touched it."""
-
-    bytes_in: int
-    bytes_out: int
-    requests: int
-
-
-class PartitionLoad(Message, frozen=True, kw_only=True):
-    """observed_ms: how long this leader has watched it."""
-
-    topic_id: UUID
-    partition: int
-    leader_epoch: StreamEpoch
-    load: Load
-    observed_ms: int
-
-
-class ReportLoad(Message, frozen=True, kw_only=True):
-    """Rates of what a broker leads, and how it answers; every few seconds. At most 1,000 items; the `rest_count` others are in `rest`.
-
-    append_*_ms: from append to acknowledgement since the last report, those that still wait with their age; None: there was none.
-    loop_lag_ms: the latest that its event loop was.
-    """
-
-    node_id: NodeId
-    node_epoch: NodeEpoch
-    items: list[PartitionLoad]
-    rest: Load = Load(0, 0, 0)
-    rest_count: int = 0
-    append_p50_ms: float | None = None
-    append_p99_ms: float | None = None
-    loop_lag_ms: float = 0.0
-
-
-class LoadReported(Message, frozen=True, kw_only=True):
-    """excluded: the broker gets nothing until it answers faster; with nothing to append it has to measure the store by itself."""
-
-    excluded: bool
-
-
-class ProposeMoves(Message, frozen=True, kw_only=True):
-    """Which partitions should be led elsewhere by what was measured; changes nothing. topics: empty for all. -> MovesProposed."""
-
-    topics: list[str] = []
-    moves_max: int = 100
-
-
-class BrokerLoad(Message, frozen=True, kw_only=True):
-    """note: why the broker neither gives nor takes; empty: it does. append_*_ms, loop_lag_ms: as in its last report."""
-
-    node_id: NodeId
-    load: Load
-    leaders: int
-    note: str = ""
-    append_p50_ms: float | None = None
-    append_p99_ms: float | None = None
-    loop_lag_ms: float | None = None
-
-
-class ProposedMove(Message, frozen=True, kw_only=True):
-    topic: str
-    partition: int
-    source: NodeId
-    target: NodeId
-    load: Load
-    reason: str
-
-
-class MovesProposed(Message, frozen=True, kw_only=True):
-    """auto: the controller does it by itself. before, after: all brokers that are not fenced."""
-
-    auto: bool
-    moves: list[ProposedMove]
-    before: list[BrokerLoad]
-    after: list[BrokerLoad]
-
-
-class LeaderMove(Message, frozen=True, kw_only=True):
-    """The target becomes the preferred leader: it takes the source's place among the candidates, or changes places with it."""
-
-    topic: str
-    partition: int
-    source: NodeId
-    target: NodeId
-
-
-class MoveLeaders(Message, frozen=True, kw_only=True):
-    """Answered with one ItemResult each, as soon as the moves have begun. Refused: what moves, or is not led by its source (any more).
-
-    At most 2,000 partitions.
-    """
-
-    moves: list[LeaderMove]
-
-
 class ConfigChange(Message, frozen=True, kw_only=True):
     resource_type: int
     resource_name: str
@@ -531,3 +438,78 @@ class ControllerStatus(Message, frozen=True, kw_only=True):
     active: bool
     leader: str = ""
     """Address of the active one as far as this one knows; empty: unknown, or alone."""
+
+    role: str = ""
+    """leader, voter, learner, or outside: no member of the quorum, or not any more."""
+
+    directory_id: str = ""
+    address: str = ""
+    members: list[str] = []
+    """Addresses of all controllers that this one knows."""
+
+
+# --- the quorum itself ---------------------------------------------------------------------------------------------------------------
+
+
+class DescribeQuorum(Message, frozen=True, kw_only=True):
+    """Answered by the leader. -> QuorumStatus."""
+
+
+class AddLearner(Message, frozen=True, kw_only=True):
+    """A controller with an empty directory wants the log. -> ItemResult."""
+
+    node_id: int
+    address: str
+    directory_id: str
+
+
+class AddVoter(Message, frozen=True, kw_only=True):
+    """A learner is to vote, as soon as it has caught up; CONTROLLER_BUSY: not yet, ask again. -> ItemResult.
+
+    controller: its id, or its address.
+    """
+
+    controller: str
+
+
+class RemoveController(Message, frozen=True, kw_only=True):
+    """A voter or learner leaves the quorum; a leader hands over first. -> ItemResult."""
+
+    node_id: int
+
+
+class TransferLeadership(Message, frozen=True, kw_only=True):
+    """Another voter is to lead; -1: the one with the longest log. -> ItemResult."""
+
+    node_id: int = -1
+
+
+class QuorumMember(Message, frozen=True, kw_only=True):
+    """A member as the leader sees it. log_end, lag: in entries. Times are ago, in milliseconds; -1: never yet."""
+
+    node_id: int
+    address: str
+    directory_id: str
+    is_voter: bool
+    log_end: int
+    lag: int
+    last_fetch_ms: int
+    last_caught_up_ms: int
+    fsync_p99_us: int
+    """Of its journal; 0: not known."""
+
+
+class QuorumStatus(Message, frozen=True, kw_only=True):
+    """high_watermark, log_end: indexes of entries, of which one holds many records. version: of the members."""
+
+    cluster_id: str
+    leader_id: int
+    leader_epoch: ControllerEpoch
+    high_watermark: int
+    log_end: int
+    committed_offset: MetadataOffset
+    version: int
+    is_changing: bool
+    """A change of the members is not committed yet."""
+
+    members: list[QuorumMember]

@@ -7,7 +7,7 @@ import asyncio
 from collections.abc import Awaitable, Callable, Sequence
 from typing import TYPE_CHECKING, Final, TypeVar
 
-from controller.rpc.messages import LeaderMove, MoveLeaders, MovesProposed, ProposedMove, ProposeMoves
+from controller.rpc.load_messages import LeaderMove, MoveLeaders, MovesProposed, ProposedMove, ProposeMoves
 from deploy.errors import DeployError, NoController
 
 if TYPE_CHECKING:
@@ -19,7 +19,7 @@ _T = TypeVar("_T")
 
 def propose_moves(controller: str, *, topics: Sequence[str] = (), moves_max: int = 0) -> MovesProposed:
     """Loads of all brokers, and at most so many moves. Raises NoController."""
-    request = ProposeMoves(topics=list(topics), moves_max=moves_max)
+    request = ProposeMoves(topics=tuple(topics), moves_max=moves_max)
     return _ask(controller, lambda client: client.propose_moves(request, timeout_s=_TIMEOUT_S))
 
 

@@ -10,7 +10,7 @@ from deploy.commands.options import AsJson, Controller, StateFile
 from deploy.errors import KafkaFailed, UsageError
 
 if TYPE_CHECKING:
-    from controller.rpc.messages import BrokerLoad, ProposedMove
+    from controller.rpc.load_messages import BrokerLoad, ProposedMove
 
 MOVES_MAX = 2_000
 

@@ -2,15 +2,20 @@
 
 import asyncio
 import json
+import sys
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import pytest
+import structlog
 from support.ack_recorder import AioLoad, Load, check, read_back
 from support.cli import Cli
 from support.cluster import Cluster, until
 from support.fault_store import FaultCluster
 
-from controller.rpc.messages import BrokerLoad, CreateTopics, MovesProposed, NewTopic, ProposeMoves
+from controller.rpc.load_messages import BrokerLoad, MovesProposed, ProposeMoves
+from controller.rpc.messages import CreateTopics, NewTopic
 from objectstore.faults import FaultConfig, Latency
 from stream.ids import NodeId
 
@@ -18,6 +23,14 @@ JOINED_S = 30
 """The product's rule for a new broker."""
 QUICK = {"balance_interval_ms": 300, "balance_bytes_min": 2_000, "balance_cooldown_ms": 2_000}
 REPORTS_MS = 200
+
+
+@pytest.fixture(autouse=True)
+def _logs_go_to_stderr() -> Iterator[None]:
+    """Commands run in this process, and their stdout is the answer; the cluster's log must not get into it."""
+    structlog.configure(logger_factory=structlog.PrintLoggerFactory(sys.stderr))
+    yield
+    structlog.reset_defaults()
 
 
 async def create(cluster: Cluster, leaders: list[int], brokers: int) -> None:

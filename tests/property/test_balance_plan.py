@@ -4,7 +4,7 @@ from hypothesis import HealthCheck, Phase, given, settings
 from hypothesis import strategies as st
 
 from controller.balance.plan import BrokerSlot, Goal, Limits, PartitionSlot, plan
-from controller.rpc.messages import BrokerLoad, Load
+from controller.rpc.load_messages import BrokerLoad, Load
 from stream.ids import NodeId
 
 MB = 1_000_000

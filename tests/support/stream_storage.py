@@ -16,7 +16,9 @@ from tests.support.stream_metadata import MemoryController, MemoryStreamMetadata
 
 NOW_MS = Millis(1_700_000_000_000)
 
-FAST = StreamConfig(wal_linger_ms=0, wal_hedge_factor=0, retry_backoff_ms=1, retry_backoff_max_ms=4, block_age_max_ms=600_000)
+FAST = StreamConfig(
+    wal_linger_ms=0, wal_hedge_factor=0, retry_backoff_ms=1, retry_backoff_max_ms=4, block_age_max_ms=600_000, block_slots_max=1_000_000
+)
 """No waits that a test would have to sit out; blocks are cut only when the test (or their size) says so."""
 
 
@@ -103,8 +105,8 @@ class GatedStore:
     async def put_if_match(self, key: str, body: Body, etag: str) -> str:
         return await self.store.put_if_match(key, body, etag)
 
-    def list(self, prefix: str, *, start_after: str = "") -> AsyncIterator[ObjectInfo]:
-        return self.store.list(prefix, start_after=start_after)
+    def list(self, prefix: str, *, start_after: str = "", limit: int = 0) -> AsyncIterator[ObjectInfo]:
+        return self.store.list(prefix, start_after=start_after, limit=limit)
 
     async def delete(self, keys: Sequence[str]) -> None:
         await self.store.delete(keys)

@@ -10,7 +10,8 @@ from controller.balance.slow import SLOW_REPORTS, WELL_REPORTS, SlowBrokers
 from controller.balance.view import NO_REPORT, Conditions, view
 from controller.managers import reassign
 from controller.metadata.topics import PartitionKey
-from controller.rpc.messages import LeaderMove, Load, MoveLeaders, NewTopic, PartitionLoad, ReportLoad, Status
+from controller.rpc.load_messages import LeaderMove, Load, MoveLeaders, PartitionLoad, ReportLoad
+from controller.rpc.messages import NewTopic, Status
 from stream.ids import Millis, NodeEpoch, NodeId, StreamEpoch
 
 KEY = PartitionKey(UUID(int=7), 0)
