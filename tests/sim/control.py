@@ -178,7 +178,7 @@ async def run_controller(
     await service.start()
     janitor = Janitor(config, runtime, backup, store, now_ms)
     loop = asyncio.get_running_loop()
-    runs = (ticks.watch_sessions, ticks.watch_moves, ticks.maintain, janitor.run, backup.run)
+    runs = (ticks.watch_sessions, ticks.watch_moves, ticks.maintain, janitor.run, backup.run, dispatch.balancer.run)
     return runtime, [loop.create_task(run()) for run in runs]
 
 

@@ -12,11 +12,12 @@ from collections import deque
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from contextvars import Context
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from random import Random
 from typing import Any
 from uuid import UUID
 
+import msgspec
 import structlog
 
 import controller.managers.objects as objects_manager
@@ -37,7 +38,7 @@ from tests.sim.limits import PREPARED_TTL_MS, draw
 from tests.sim.loop import Process, VirtualLoop, process_name
 from tests.sim.network import Network, SimChannel, SimListener
 from tests.sim.nodes import SimBroker
-from tests.sim.scenarios import SCENARIOS, WITHOUT_LEASE, Chaos
+from tests.sim.scenarios import BALANCED, SCENARIOS, WITHOUT_LEASE, Chaos
 from tests.sim.store import Bucket, SimStore, StoreWeather
 
 TOPIC = "t"
@@ -68,6 +69,11 @@ class World:
         self.scenario = scenario
         self.rng = Random(f"{seed}/{scenario}")
         self.limits = draw(self.rng)
+        if scenario in BALANCED:
+            config = msgspec.structs.replace(
+                self.limits.controller, auto_balance=True, balance_interval_ms=300, balance_cooldown_ms=1_000, balance_bytes_min=1
+            )
+            self.limits = replace(self.limits, controller=config)
         self.loop = VirtualLoop()
         self.leases = scenario not in WITHOUT_LEASE
         self.no_epoch = NodeEpoch(-1)
