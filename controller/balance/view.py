@@ -61,7 +61,7 @@ def _note(node: NodeState, book: LoadBook, conditions: Conditions) -> str:
         return "has no session"
     excluded = conditions.excluded.get(node.node_id)
     if excluded is not None:
-        return f"excluded: {excluded}"
+        return f"is excluded: {excluded}"
     return NO_REPORT if book.report_of(node.node_id, conditions.now_ms) is None else ""
 
 

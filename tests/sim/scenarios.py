@@ -109,7 +109,7 @@ class Chaos:
     def slow_broker(self) -> None:
         if (broker := self._running()) is not None:
             store = broker.raw_store
-            store.slow_factor = self._rng.choice((10.0, 40.0))
+            store.slow_factor = max(1.0, self._rng.choice((800.0, 3_000.0)) / self._world.weather.p50_ms)
             self._later(self._rng.choice((2.0, 8.0)), lambda: setattr(store, "slow_factor", 1.0))
 
     def store_down(self) -> None:

@@ -73,7 +73,7 @@ class World:
             config = msgspec.structs.replace(
                 self.limits.controller, auto_balance=True, balance_interval_ms=300, balance_cooldown_ms=1_000, balance_bytes_min=1
             )
-            self.limits = replace(self.limits, controller=config)
+            self.limits = replace(self.limits, controller=config, partitions=max(self.limits.partitions, 6))
         self.loop = VirtualLoop()
         self.leases = scenario not in WITHOUT_LEASE
         self.no_epoch = NodeEpoch(-1)

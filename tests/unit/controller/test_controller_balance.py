@@ -204,7 +204,7 @@ def test_the_view_leaves_out_who_is_slow_silent_or_away_and_what_moved_lately() 
         book.add(report(node_id), 0)
     excluded = {NodeId(1): "is slow"}
     seen = view(cluster.image, book, Conditions(live[:2], excluded, 0, Millis(1_500), 501))
-    assert [broker.note for broker in seen.brokers] == ["", "excluded: is slow", "has no session"]
+    assert [broker.note for broker in seen.brokers] == ["", "is excluded: is slow", "has no session"]
     assert {(slot.topic, slot.partition) for slot in seen.partitions if slot.movable} == {("t", 0), ("u", 0)}
     seen = view(cluster.image, book, Conditions(live, {}, 0, Millis(1_501), 501, ("t",)))
     assert [broker.note for broker in seen.brokers] == ["", "", NO_REPORT]
