@@ -52,11 +52,9 @@ class Balancer:
         self._limits = Limits(bytes_min=config.balance_bytes_min)
 
     def live(self) -> frozenset[NodeId]:
-        """Brokers that may be given work. Slow ones do not, but they are better than nobody."""
+        """Brokers that may be given work. The last one that lives is never excluded: slow is better than nobody."""
         alive = self._sessions.alive()
-        if not self._config.auto_balance:
-            return alive
-        return alive.difference(self._slow.excluded(alive)) or alive
+        return alive.difference(self._slow.excluded(alive)) if self._config.auto_balance else alive
 
     async def report(self, request: lm.ReportLoad, timeout_s: float | None, size_bytes: int, request_id: str) -> m.Reply[Any]:
         """No metadata: beside the writer. One of an earlier start of the broker is not taken."""
