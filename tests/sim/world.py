@@ -13,11 +13,12 @@ from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from contextvars import Context
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from random import Random
 from typing import Any
 from uuid import UUID
 
+import msgspec
 import structlog
 
 import controller.identity as identity_module
@@ -44,7 +45,7 @@ from tests.sim.loop import Process, VirtualLoop, process_name
 from tests.sim.metadata_log import MetadataLog
 from tests.sim.network import Network, SimChannel, SimListener, SimRaftSender
 from tests.sim.nodes import SimBroker
-from tests.sim.scenarios import READING, SCENARIOS, WITHOUT_LEASE, Chaos
+from tests.sim.scenarios import BALANCED, READING, SCENARIOS, WITHOUT_LEASE, Chaos
 from tests.sim.store import Bucket, StoreWeather
 
 TOPIC = "t"
@@ -77,6 +78,11 @@ class World:
         self.scenario = scenario
         self.rng = Random(f"{seed}/{scenario}")
         self.limits = draw(self.rng)
+        if scenario in BALANCED:
+            config = msgspec.structs.replace(
+                self.limits.controller, auto_balance=True, balance_interval_ms=300, balance_cooldown_ms=1_000, balance_bytes_min=1
+            )
+            self.limits = replace(self.limits, controller=config, partitions=max(self.limits.partitions, 6))
         self.loop = VirtualLoop()
         self.leases = scenario not in WITHOUT_LEASE
         self.no_epoch = NodeEpoch(-1)
