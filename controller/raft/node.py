@@ -7,7 +7,7 @@ called from inside an input, after everything was handed out. Must not know what
 
 import asyncio
 from collections.abc import Callable
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import Executor
 from random import Random
 from typing import Protocol, TypeVar
 
@@ -29,10 +29,13 @@ class Transport(Protocol):
 class RaftNode:
     """One voter. `open`, then `start`; `close` once."""
 
-    def __init__(self, journal: Journal, changed: Callable[[], None]) -> None:
-        """changed: called after every input, when term, leader, commit or confirmed reads may have moved."""
+    def __init__(self, journal: Journal, thread: Executor, changed: Callable[[], None]) -> None:
+        """thread: does the journal's work, one piece after another; `close` ends it.
+
+        changed: called after every input, when term, leader, commit or confirmed reads may have moved.
+        """
         self._journal = journal
-        self._thread = ThreadPoolExecutor(max_workers=1, thread_name_prefix="journal")
+        self._thread = thread
         self._loop = asyncio.get_running_loop()
         self._changed = changed
         self._transport: Transport | None = None
@@ -40,6 +43,7 @@ class RaftNode:
         self._timer: asyncio.TimerHandle | None = None
         self._timer_at_ms = 0
         self._writing: asyncio.Future[None] | None = None
+        self._writing_since_s = 0.0
         self.failed: asyncio.Future[None] = self._loop.create_future()
         """Done when the node is over: with a result after `close`, with the exception that ended it otherwise."""
 
@@ -58,7 +62,7 @@ class RaftNode:
         log = RaftLog(recovered.base, recovered.entries)
         self._core = RaftCore(config, log, recovered.hard, rng, self.now_ms(), commit=commit)
         self._transport = transport
-        if log.members.voters == (config.node_id,):
+        if log.members.voters == (config.node_id,) and self._core.is_voter:
             self._core.campaign()
         self.pump()
 
@@ -115,6 +119,7 @@ class RaftNode:
     def _write(self, write: Write) -> None:
         work = self._loop.run_in_executor(self._thread, self._journal.append, write.hard, write.base, write.entries)
         self._writing = work
+        self._writing_since_s = self._loop.time()
         work.add_done_callback(self._written)
 
     def _written(self, work: "asyncio.Future[None]") -> None:
@@ -123,7 +128,7 @@ class RaftNode:
         if error is not None:
             self._fail(error)
         elif not self.failed.done():
-            self.core.persisted()
+            self.core.persisted(max(1, int((self._loop.time() - self._writing_since_s) * 1e6)))
             self.pump()
 
     def _fail(self, error: BaseException) -> None:

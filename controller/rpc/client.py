@@ -16,6 +16,7 @@ import msgspec
 
 from controller.errors import refusal
 from controller.metadata.records import MetadataOffset
+from controller.rpc import load_messages as lm
 from controller.rpc import messages as m
 from controller.rpc.transport import EPOCH_KEY, REQUEST_ID_KEY, Channel, RpcFailed, StatusCode, UnaryCallable
 
@@ -40,11 +41,12 @@ class ImageReached(Protocol):
 class ControllerClient:
     """Calls for one process; safe for any number of tasks of one event loop.
 
-    addresses: host:port of every controller. Which of them is active is found out by asking.
+    addresses: host:port of controllers. Which of them is active is found out by asking; who is new among them, by `learn`.
     """
 
     def __init__(self, addresses: Sequence[str], *, rng: random.Random | None = None) -> None:
         assert addresses, "at least one controller address"
+        self._configured = tuple(addresses)
         self._addresses = list(addresses)
         self._rng = rng or random.Random()  # noqa: S311 - jitter, not a secret
         self._active = self._addresses[0]
@@ -58,6 +60,16 @@ class ControllerClient:
     def address(self) -> str:
         """The controller that is asked first."""
         return self._active
+
+    @property
+    def addresses(self) -> tuple[str, ...]:
+        """All that are asked: those that the quorum named, then those of the configuration."""
+        return tuple(self._addresses)
+
+    def learn(self, addresses: Sequence[str]) -> None:
+        """The quorum has told who is in it. What was configured stays the last resort."""
+        if addresses:
+            self._addresses = list(dict.fromkeys((*addresses, *self._configured)))
 
     def bind(self, follower: ImageReached) -> None:
         """From now on every call waits until this follower's image has reached its effect."""
@@ -124,6 +136,15 @@ class ControllerClient:
     async def trace_move(self, request: m.TraceMove, *, timeout_s: float = DEFAULT_TIMEOUT_S) -> m.MoveTraces:
         return await self._call(request, m.MoveTraces, timeout_s)
 
+    async def report_load(self, request: lm.ReportLoad, *, timeout_s: float = DEFAULT_TIMEOUT_S) -> lm.LoadReported:
+        return await self._call(request, lm.LoadReported, timeout_s)
+
+    async def propose_moves(self, request: lm.ProposeMoves, *, timeout_s: float = DEFAULT_TIMEOUT_S) -> lm.MovesProposed:
+        return await self._call(request, lm.MovesProposed, timeout_s)
+
+    async def move_leaders(self, request: lm.MoveLeaders, *, timeout_s: float = DEFAULT_TIMEOUT_S) -> m.ItemResults:
+        return await self._call(request, m.ItemResults, timeout_s)
+
     async def alter_configs(self, request: m.AlterConfigs, *, timeout_s: float = DEFAULT_TIMEOUT_S) -> m.ItemResults:
         return await self._call(request, m.ItemResults, timeout_s)
 
@@ -141,6 +162,21 @@ class ControllerClient:
 
     async def describe(self, *, timeout_s: float = DEFAULT_TIMEOUT_S) -> m.ControllerStatus:
         return await self._call(m.DescribeController(), m.ControllerStatus, timeout_s)
+
+    async def describe_quorum(self, *, timeout_s: float = DEFAULT_TIMEOUT_S) -> m.QuorumStatus:
+        return await self._call(m.DescribeQuorum(), m.QuorumStatus, timeout_s)
+
+    async def add_learner(self, request: m.AddLearner, *, timeout_s: float = DEFAULT_TIMEOUT_S) -> None:
+        await self._exchange(request, m.ItemResult, timeout_s)
+
+    async def add_voter(self, request: m.AddVoter, *, timeout_s: float = DEFAULT_TIMEOUT_S) -> None:
+        await self._exchange(request, m.ItemResult, timeout_s)
+
+    async def remove_controller(self, request: m.RemoveController, *, timeout_s: float = DEFAULT_TIMEOUT_S) -> None:
+        await self._exchange(request, m.ItemResult, timeout_s)
+
+    async def transfer_leadership(self, request: m.TransferLeadership, *, timeout_s: float = DEFAULT_TIMEOUT_S) -> None:
+        await self._exchange(request, m.ItemResult, timeout_s)
 
     async def _call(self, request: m.Message, value_type: type[_T], timeout_s: float) -> _T:
         value = await self._exchange(request, value_type, timeout_s)

@@ -1,9 +1,9 @@
 """Batch after batch from the topic into the table: read the table's offsets, plan, let the engine write, commit.
 
 Invariants: nothing is remembered between batches but what the table says, so a run may end anywhere and another go on, or
-several go at once. Dead letters are committed before the rows of their batch, with offsets of their own; who plans
-again leaves out those that are there already. Where a table begins is its first commit, so `--from latest` means the moment of the first run, not of each.
-Source: ADR 0021.
+several go at once. Dead letters are committed before the rows of their batch, with offsets of their own; who plans again leaves
+out those that are there already. Where a table begins is its first commit, so `--from latest` means the moment of the first
+run, not of each. Source: ADR 0021.
 """
 
 import time
