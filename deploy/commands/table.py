@@ -116,7 +116,7 @@ def _tell(report: "BatchReport", *, as_json: bool) -> None:
     from deploy.output import size
 
     if as_json:
-        print(msgspec.json.encode(report, order="sorted").decode(), flush=True)
+        print(msgspec.json.encode(report).decode(), flush=True)
         return
     replaced = f", {report.files_replaced} replaced" if report.files_replaced else ""
     print(
