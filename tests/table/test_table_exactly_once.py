@@ -6,9 +6,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from pyiceberg.catalog import load_catalog
 from support.table_log import Log
 from support.table_runs import Run, Stopped, check_row
 
+from stream.spark.table.errors import CommitUnknown
 from stream.spark.table.model import Commit
 
 
@@ -53,8 +55,6 @@ def test_a_commit_that_nobody_acknowledged_is_looked_up(run: Run, landed: bool) 
     def fail(commit: Commit) -> None:
         if commit.commit_id not in failures:
             failures.append(commit.commit_id)
-            from stream.spark.table.errors import CommitUnknown
-
             raise CommitUnknown("the connection broke")
 
     reports = run.all(**{"after" if landed else "before": fail})
@@ -142,8 +142,6 @@ def test_upserts_that_are_killed_or_overtaken_are_right_too(run: Run) -> None:
 def test_offsets_and_batch_are_in_the_snapshot(log: Log, tmp_path: Path) -> None:
     run = Run(log, tmp_path / "warehouse", "iceberg")
     reports = run.all()
-    from pyiceberg.catalog import load_catalog
-
     table = load_catalog("penstock", **run.warehouse.properties()).load_table("default.t")
     snapshot = table.current_snapshot()
     assert snapshot is not None
@@ -152,3 +150,32 @@ def test_offsets_and_batch_are_in_the_snapshot(log: Log, tmp_path: Path) -> None
     assert json.loads(told["penstock.offsets"]) == {"t": {str(partition): end for partition, end in run.ends().items()}}
     assert told["penstock.batch-id"] == str(len(reports))
     assert len(table.metadata.snapshots) == len(reports), "one commit for each batch"
+
+
+def test_offsets_survive_other_writers_and_the_expiry_of_snapshots(log: Log, tmp_path: Path) -> None:
+    run = Run(log, tmp_path / "warehouse", "iceberg")
+    assert run.sync().run_batch() is not None
+    offsets = run.state_offsets()
+    table = load_catalog("penstock", **run.warehouse.properties()).load_table("default.t")
+    table.delete("_offset >= 0 AND _partition = 0")
+    assert run.state_offsets() == offsets
+    current = table.metadata.current_snapshot_id
+    table.maintenance.expire_snapshots().by_ids([found.snapshot_id for found in table.snapshots() if found.snapshot_id != current]).commit()
+    assert len(table.refresh().snapshots()) == 1
+    assert run.state_offsets() == offsets
+    run.all()
+    assert run.state_offsets() == run.ends()
+    rows = [(row["_partition"], row["_offset"]) for row in run.rows()]
+    assert len(set(rows)) == len(rows)
+    assert min(offset for partition, offset in rows if partition == 0) >= offsets[0]
+
+
+def test_a_table_that_is_rolled_back_is_filled_again(log: Log, tmp_path: Path) -> None:
+    run = Run(log, tmp_path / "warehouse", "iceberg")
+    run.all()
+    table = load_catalog("penstock", **run.warehouse.properties()).load_table("default.t")
+    first = table.snapshots()[0].snapshot_id
+    table.manage_snapshots().rollback_to_snapshot(first).commit()
+    assert set(run.state_offsets().values()) < set(range(300))
+    run.all()
+    run.check()

@@ -47,7 +47,6 @@ _arrow_io: Any = _pyarrow
 """pyiceberg's half that deals in pyarrow's objects, which have no types."""
 
 _FIELD_ID: Final = b"PARQUET:field_id"
-_ANCESTORS_MAX: Final = 1_000
 _CREATE_TRIES: Final = 5
 
 
@@ -131,24 +130,20 @@ class IcebergTable:
             return TableState("")
         metadata = self._table.metadata
         self._check_layout(metadata)
-        version = str(metadata.current_snapshot_id)
         told: Mapping[str, str] = {}
         commit_ids: set[str] = set()
-        snapshot = metadata.current_snapshot()
-        complete = snapshot is None
-        for _ in range(_ANCESTORS_MAX):
-            if snapshot is None:
-                break
+        known = {snapshot.snapshot_id: snapshot for snapshot in metadata.snapshots}
+        snapshot_id = metadata.current_snapshot_id
+        while snapshot_id is not None and (snapshot := known.pop(snapshot_id, None)) is not None:
             summary = _properties_of(snapshot)
             commit_ids.add(summary.get(COMMIT_ID, ""))
             if not told and OFFSETS in summary:
                 told = summary
-            parent = snapshot.parent_snapshot_id
-            complete = parent is None
-            snapshot = None if parent is None else metadata.snapshot_by_id(parent)
-        if not told and (not complete or (metadata.current_snapshot_id is None and OFFSETS in metadata.properties)):
+            snapshot_id = snapshot.parent_snapshot_id
+        is_rolled_back = any(OFFSETS in _properties_of(other) for other in known.values())
+        if not told and not is_rolled_back:
             told = metadata.properties  # the snapshots that said it have expired
-        return _state_of(version, told, commit_ids)
+        return _state_of(str(metadata.current_snapshot_id), told, commit_ids)
 
     def prepare(self, schema: Schema) -> None:
         for _ in range(_CREATE_TRIES):

@@ -114,15 +114,16 @@ def table_name_of(topic: str) -> str:
 
 
 def _s3_properties(store: S3Config) -> dict[str, str]:
+    """`client.` is for S3 and Glue alike."""
     told = {
         "s3.endpoint": store.endpoint,
-        "s3.region": store.region or ("us-east-1" if store.endpoint else None),
-        "s3.access-key-id": store.access_key,
-        "s3.secret-access-key": store.secret_key,
-        "s3.session-token": store.session_token,
+        "client.region": store.region or ("us-east-1" if store.endpoint else None),
+        "client.access-key-id": store.access_key,
+        "client.secret-access-key": store.secret_key,
+        "client.session-token": store.session_token,
         "s3.force-virtual-addressing": None if store.path_style else "true",
     }
     found = {name: value for name, value in told.items() if value}
-    if store.endpoint and "s3.access-key-id" not in found and "127.0.0.1" in store.endpoint:
-        found |= {"s3.access-key-id": "local", "s3.secret-access-key": "local"}
+    if store.endpoint and "client.access-key-id" not in found and "127.0.0.1" in store.endpoint:
+        found |= {"client.access-key-id": "local", "client.secret-access-key": "local"}
     return found
