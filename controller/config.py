@@ -18,6 +18,10 @@ SESSION_GRACE_MS_MIN = 100
 """Followers send a heartbeat every half grace; less would be mostly heartbeats."""
 
 
+MANIFEST_GRACE_MS_MIN = 120_000
+"""Readers ask for the version behind the one they know for a minute: it must not have come and gone meanwhile."""
+
+
 class ControllerConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """A controller: alone, or one of three or five."""
 
@@ -96,6 +100,13 @@ class ControllerConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown
     """Bytes of an object that nothing refers to are deleted after this, so that reads under way can end."""
 
     janitor_interval_ms: int = 5_000
+
+    manifest_interval_ms: int = 1_000
+    """The public manifest is published at most this often, when something changed: one PUT each, 13 USD a month on S3. 0: never."""
+
+    manifest_grace_ms: int = 10 * 60_000
+    """Old versions of the manifest stay this long for readers that have not seen a newer one. A few hundred small objects."""
+
     stop_timeout_ms: int = 5_000
 
     def __post_init__(self) -> None:
@@ -108,6 +119,7 @@ class ControllerConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown
         if self.snapshots_kept < 2:
             raise InvalidConfig("snapshots_kept", self.snapshots_kept, "at least 2, so that a damaged one can be passed over")
         self._check_peers()
+        self._check_manifest()
         for name in _POSITIVE:
             if getattr(self, name) <= 0:
                 raise InvalidConfig(name, getattr(self, name), "more than 0")
@@ -128,6 +140,12 @@ class ControllerConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown
                 raise InvalidConfig("peers", peer, "id@host:port, each id once, as in 0@10.0.0.1:9093,1@10.0.0.2:9093,2@10.0.0.3:9093")
             found[int(number)] = address
         return found
+
+    def _check_manifest(self) -> None:
+        if self.manifest_interval_ms < 0:
+            raise InvalidConfig("manifest_interval_ms", self.manifest_interval_ms, "0 (never), or more")
+        if self.manifest_grace_ms < MANIFEST_GRACE_MS_MIN:
+            raise InvalidConfig("manifest_grace_ms", self.manifest_grace_ms, f"at least {MANIFEST_GRACE_MS_MIN}")
 
     def _check_peers(self) -> None:
         voters = self.voters

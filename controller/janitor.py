@@ -2,12 +2,14 @@
 
 Invariants: an object's bytes go only after the read grace since its destruction was *committed*, and `ObjectRemoved` follows only after the
 store confirmed; a crash between repeats the delete, which is idempotent. Of an ended WAL, slots that are registered as objects stay, and so
-does the slot at which it ended and everything that could be taken for its fence: a fence must outlive every paused writer.
-Must not delete by LIST anywhere else. Cost: one DELETE request per 1,000 objects; one LIST per ended WAL and controller start.
+does the slot at which it ended and everything that could be taken for its fence: a fence must outlive every paused writer. What a lease or
+the newest manifest may still need stays as well (`holds`). Must not delete by LIST anywhere else.
+Cost: one DELETE request per 1,000 objects; one LIST of the leases while something is due; one LIST per ended WAL and controller start.
 Source: AutoMQ `S3ObjectControlManager` deletion, DESIGN.md 4 (6-7).
 """
 
 import asyncio
+from collections.abc import Awaitable, Callable, Sequence
 
 import structlog
 
@@ -27,15 +29,21 @@ from stream.ports import WalIdentity
 _log = structlog.get_logger()
 WALS_PER_ROUND_MAX = 20
 
+Hold = Callable[[Millis], Awaitable[Millis | None]]
+"""Given now: what was destroyed at the answer or later must stay. None: nothing has to. An ObjectStoreError: nothing may be deleted."""
+
 
 class Janitor:
     """The deleting task of one active controller."""
 
-    def __init__(self, config: ControllerConfig, runtime: Runtime, store: ObjectStore, now_ms: WallClock) -> None:
+    def __init__(
+        self, config: ControllerConfig, runtime: Runtime, store: ObjectStore, now_ms: WallClock, *, holds: Sequence[Hold] = ()
+    ) -> None:
         self._config = config
         self._runtime = runtime
         self._store = store
         self._now_ms = now_ms
+        self._holds = holds
         self._seen_ended: dict[WalIdentity, Millis] = {}
         self._cleaned: set[WalIdentity] = set()
 
@@ -56,14 +64,17 @@ class Janitor:
         """One batch of objects whose grace is over. -> how many; 0: nothing is due."""
         now_ms, grace_ms = self._now_ms(), self._config.read_grace_ms
 
-        def due(image: MetadataImage) -> list[tuple[ObjectId, str]]:
-            return [(state.object_id, state.key) for state in deletable(image, now_ms, grace_ms, DELETE_BATCH_COUNT)]
+        def due(image: MetadataImage) -> list[tuple[ObjectId, str, Millis]]:
+            return [(state.object_id, state.key, state.since_ms) for state in deletable(image, now_ms, grace_ms, DELETE_BATCH_COUNT)]
 
         objects = await self._runtime.between(due)
+        for hold in self._holds if objects else ():
+            keep_from_ms = await hold(now_ms)
+            objects = [found for found in objects if keep_from_ms is None or found[2] < keep_from_ms]
         if not objects:
             return 0
-        await self._store.delete([key for _, key in objects])
-        removed = [object_id for object_id, _ in objects]
+        await self._store.delete([key for _, key, _ in objects])
+        removed = [object_id for object_id, _, _ in objects]
         reply = await self._runtime.submit("ObjectsRemoved", lambda image, _: Result(objects_removed(image, removed)))
         _log.info("objects_deleted", count=len(objects))
         return len(objects) if reply.status is Status.OK else 0

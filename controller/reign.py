@@ -14,8 +14,9 @@ import structlog
 from controller.config import ControllerConfig
 from controller.dispatch import Dispatch
 from controller.errors import InvalidConfig, NotLeader, StoreNotEmpty
-from controller.janitor import Janitor
+from controller.janitor import Hold, Janitor
 from controller.managers.result import Result
+from controller.manifest.publisher import ManifestPublisher
 from controller.metadata.image import MetadataImage
 from controller.metadata.records import ClusterRecord, MetadataOffset
 from controller.quorum import Quorum
@@ -26,7 +27,8 @@ from controller.snapshots import SnapshotStore, Snapshotter
 from controller.ticks import OVER, Ticks
 from objectstore.ports import ObjectStore
 from stream.clock import MonotonicClock, WallClock
-from stream.keys import DATA_ROOT, META_ROOT, WAL_ROOT
+from stream.keys import DATA_ROOT, LEASE_ROOT, MANIFEST_ROOT, META_ROOT, WAL_ROOT
+from stream.manifest.leases import LeaseBook
 
 _log = structlog.get_logger()
 
@@ -66,7 +68,12 @@ class Reign:
         self._wake = asyncio.Event()
         self._dispatch = Dispatch(config, runtime, sessions, wake=self._wake.set, now=now, now_ms=now_ms, new_uuid=uuid4)
         self.snapshotter = Snapshotter(config, quorum, runtime, snapshots, since=since)
-        self._janitor = Janitor(config, runtime, store, now_ms)
+        holds: list[Hold] = [LeaseBook(store, config.cluster_id).keep_from]
+        self.publisher: ManifestPublisher | None = None
+        if config.manifest_interval_ms:
+            self.publisher = ManifestPublisher(config, runtime, store, now=now, now_ms=now_ms)
+            holds.append(self.publisher.keep_from)
+        self._janitor = Janitor(config, runtime, store, now_ms, holds=holds)
 
     async def start(self, service: ControllerService) -> None:
         """Write and serve. Raises StoreNotEmpty, InvalidConfig (another cluster's journal), NotLeader, ObjectStoreError."""
@@ -79,7 +86,10 @@ class Reign:
             raise InvalidConfig("cluster_id", config.cluster_id, f"the journal belongs to cluster {self._known_id!r}")
         service.lead(Lead(runtime, self._sessions, self._dispatch.methods()))
         ticks = Ticks(config, runtime, self._sessions, disconnect=service.disconnect, due=self._wake, now=self._now)
-        for run in (ticks.watch_sessions, ticks.watch_moves, ticks.maintain, self.snapshotter.run, self._janitor.run):
+        runs = [ticks.watch_sessions, ticks.watch_moves, ticks.maintain, self.snapshotter.run, self._janitor.run]
+        if self.publisher is not None:
+            runs.append(self.publisher.run)
+        for run in runs:
             task = asyncio.get_running_loop().create_task(run(), name=run.__qualname__)
             task.add_done_callback(self._task_over)
             self._tasks.append(task)
@@ -106,7 +116,7 @@ class Reign:
 
 
 async def _check_store_is_empty(store: ObjectStore) -> None:
-    """Three LIST requests, at the first start of a cluster only."""
-    for root in (META_ROOT, WAL_ROOT, DATA_ROOT):
-        async for info in store.list(root):
+    """Five LIST requests, at the first start of a cluster only."""
+    for root in (META_ROOT, WAL_ROOT, DATA_ROOT, MANIFEST_ROOT, LEASE_ROOT):
+        async for info in store.list(root, limit=1):
             raise StoreNotEmpty(info.key)

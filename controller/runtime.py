@@ -10,7 +10,7 @@ Must not know a request's meaning (`controller.dispatch`) nor gRPC. Source: KRaf
 
 import asyncio
 from collections import OrderedDict, deque
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any, TypeVar
 
@@ -21,7 +21,7 @@ from controller.errors import NotLeader, QuorumClosed
 from controller.managers.result import Result
 from controller.metadata.codec import encode_record
 from controller.metadata.image import MetadataImage
-from controller.metadata.records import ControllerEpoch, MetadataOffset
+from controller.metadata.records import ControllerEpoch, MetadataOffset, Record
 from controller.quorum import Quorum
 from controller.rpc.messages import Reply, Status
 from stream.clock import WallClock
@@ -79,6 +79,7 @@ class Runtime:
         self._replies: OrderedDict[str, asyncio.Future[Reply[Any]]] = OrderedDict()
         self._epoch = quorum.leadership.epoch
         self._task: asyncio.Task[None] | None = None
+        self._observers: list[Callable[[Sequence[Record]], None]] = []
         self.counters = RuntimeCounters()
         self.failed: asyncio.Future[None] = loop.create_future()
         """Done when the writer is over: with a result after `stop`, with the exception that ended it otherwise."""
@@ -97,6 +98,10 @@ class Runtime:
             self._over(QuorumClosed("the controller is stopping"))
             self._wake.set()
             await asyncio.wait((self._task,))
+
+    def observe(self, note: Callable[[Sequence[Record]], None]) -> None:
+        """`note` is called with what each request changes, before that is committed; `between` shows it when it is. It must be quick."""
+        self._observers.append(note)
 
     async def submit(
         self, name: str, work: Work, *, timeout_s: float | None = None, size_bytes: int = 0, request_id: str = ""
@@ -247,6 +252,9 @@ class Runtime:
             detail = f"{pending.name} failed inside the controller: {type(error).__name__}: {error}"
             return Reply(status=Status.INVALID_REQUEST, detail=detail, controller_epoch=self._epoch), []
         self._image.apply_all(result.records)
+        if result.records:
+            for note in self._observers:
+                note(result.records)
         reply: Reply[Any] = Reply(
             status=result.status,
             detail=result.detail,

@@ -88,9 +88,9 @@ class DirectoryStore:
         """See ObjectStore.put_if_match."""
         return await self._run(self._replace, key, join_body(body), etag)
 
-    async def list(self, prefix: str, *, start_after: str = "") -> AsyncIterator[ObjectInfo]:
+    async def list(self, prefix: str, *, start_after: str = "", limit: int = 0) -> AsyncIterator[ObjectInfo]:
         """See ObjectStore.list."""
-        entries = walk(self._root, prefix.encode(), start_after.encode(), RESERVED_FOLDER.encode())
+        entries = islice(walk(self._root, prefix.encode(), start_after.encode(), RESERVED_FOLDER.encode()), limit or None)
 
         def next_page() -> list[ObjectInfo]:
             return [_info(key.decode(), stat) for key, stat in islice(entries, LIST_PAGE_COUNT)]

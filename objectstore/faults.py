@@ -151,9 +151,9 @@ class FaultyStore:
         """See ObjectStore.put_if_match."""
         return (await self._call("put_if_match", key, lambda: self._store.put_if_match(key, body, etag)))[0]
 
-    async def list(self, prefix: str, *, start_after: str = "") -> AsyncIterator[ObjectInfo]:
+    async def list(self, prefix: str, *, start_after: str = "", limit: int = 0) -> AsyncIterator[ObjectInfo]:
         """See ObjectStore.list."""
-        found = self._store.list(prefix, start_after=start_after)
+        found = self._store.list(prefix, start_after=start_after, limit=limit)
         while True:
             info, _ = await self._call("list", prefix, lambda: anext(found, None))
             if info is None:

@@ -7,6 +7,7 @@ Large bodies are kept as the buffers they were given (callers hand them over, se
 costs about 1 ms per MB in page faults, more than everything else a broker does with it. Use it from one thread. Source: S3 API.
 """
 
+import sys
 import time
 from bisect import bisect_left, bisect_right, insort
 from collections.abc import AsyncIterator, Callable, Sequence
@@ -100,13 +101,15 @@ class MemoryStore:
             raise PreconditionFailed(key)
         return self._write(key, body)
 
-    async def list(self, prefix: str, *, start_after: str = "") -> AsyncIterator[ObjectInfo]:
+    async def list(self, prefix: str, *, start_after: str = "", limit: int = 0) -> AsyncIterator[ObjectInfo]:
         """See ObjectStore.list. Each page is a snapshot, the whole is not, as in S3."""
         at = max(bisect_left(self._keys, prefix), bisect_right(self._keys, start_after))
-        while page := self._keys[at : at + LIST_PAGE_COUNT]:
+        left = limit or sys.maxsize
+        while page := self._keys[at : at + min(LIST_PAGE_COUNT, left)]:
             infos = [self._objects[key].info for key in page if key.startswith(prefix)]
             for info in infos:
                 yield info
+            left -= len(infos)
             if len(infos) < len(page):
                 return
             at = bisect_right(self._keys, page[-1])

@@ -116,9 +116,9 @@ class MeteredStore:
             meter.written_bytes += body_bytes(body)
             return new_etag
 
-    async def list(self, prefix: str, *, start_after: str = "") -> AsyncIterator[ObjectInfo]:
+    async def list(self, prefix: str, *, start_after: str = "", limit: int = 0) -> AsyncIterator[ObjectInfo]:
         """See ObjectStore.list. Measured is the wait for the first key of each page."""
-        found = self._store.list(prefix, start_after=start_after)
+        found = self._store.list(prefix, start_after=start_after, limit=limit)
         while True:
             with self._measured("list"):
                 info = await anext(found, None)

@@ -86,8 +86,8 @@ class ObjectStore(Protocol):
         """
         ...
 
-    def list(self, prefix: str, *, start_after: str = "") -> AsyncIterator[ObjectInfo]:
-        """Objects under the prefix with keys greater than `start_after`, in order of their UTF-8 bytes.
+    def list(self, prefix: str, *, start_after: str = "", limit: int = 0) -> AsyncIterator[ObjectInfo]:
+        """Objects under the prefix with keys greater than `start_after`, in order of their UTF-8 bytes; at most `limit`, 0 means all.
 
         Pages are fetched as the iterator advances; objects written or deleted meanwhile may or may not be seen.
         """

@@ -45,10 +45,10 @@ class PrefixedStore:
         """See ObjectStore.put_if_match."""
         return await self._store.put_if_match(self._prefix + key, body, etag)
 
-    async def list(self, prefix: str, *, start_after: str = "") -> AsyncIterator[ObjectInfo]:
+    async def list(self, prefix: str, *, start_after: str = "", limit: int = 0) -> AsyncIterator[ObjectInfo]:
         """See ObjectStore.list."""
         after = self._prefix + start_after if start_after else ""
-        async for info in self._store.list(self._prefix + prefix, start_after=after):
+        async for info in self._store.list(self._prefix + prefix, start_after=after, limit=limit):
             yield replace(info, key=info.key.removeprefix(self._prefix))
 
     async def delete(self, keys: Sequence[str]) -> None:

@@ -98,15 +98,15 @@ class RetryingStore:
         data = join_body(body)
         return await self._retry_conditional("put_if_match", key, data, lambda: self._store.put_if_match(key, data, etag))
 
-    async def list(self, prefix: str, *, start_after: str = "") -> AsyncIterator[ObjectInfo]:
+    async def list(self, prefix: str, *, start_after: str = "", limit: int = 0) -> AsyncIterator[ObjectInfo]:
         """See ObjectStore.list. After an error it goes on behind the last key that was seen."""
-        seen = start_after
+        seen, left = start_after, limit
         found: AsyncIterator[ObjectInfo] | None = None
 
         async def next_found() -> ObjectInfo | None:
             nonlocal found
             if found is None:
-                found = self._store.list(prefix, start_after=seen)
+                found = self._store.list(prefix, start_after=seen, limit=max(left, 0))
             try:
                 return await anext(found, None)
             except ObjectStoreError:
@@ -116,6 +116,9 @@ class RetryingStore:
         while (info := await self._retry("list", prefix, next_found)) is not None:
             seen = info.key
             yield info
+            left -= 1
+            if not left:
+                return
 
     async def delete(self, keys: Sequence[str]) -> None:
         """See ObjectStore.delete."""

@@ -10,6 +10,7 @@ Source: S3 API; AutoMQ AwsObjectStorage.
 import asyncio
 import base64
 import struct
+import sys
 from collections.abc import AsyncIterator, Sequence
 from contextlib import AsyncExitStack
 from datetime import datetime
@@ -102,20 +103,22 @@ class S3Store:
         """See ObjectStore.put_if_match."""
         return await self._put("put_if_match", key, body, {"IfMatch": etag})
 
-    async def list(self, prefix: str, *, start_after: str = "") -> AsyncIterator[ObjectInfo]:
+    async def list(self, prefix: str, *, start_after: str = "", limit: int = 0) -> AsyncIterator[ObjectInfo]:
         """See ObjectStore.list."""
         client = self._client or await self._open()
-        after = start_after
+        after, left = start_after, limit or sys.maxsize
         while True:
+            page_count = min(LIST_PAGE_COUNT, left)
             position: Any = {"StartAfter": after} if after else {}  # some stores refuse an empty one
             try:
-                page = await client.list_objects_v2(Bucket=self._bucket, Prefix=prefix, MaxKeys=LIST_PAGE_COUNT, **position)
+                page = await client.list_objects_v2(Bucket=self._bucket, Prefix=prefix, MaxKeys=page_count, **position)
             except NETWORK_ERRORS as error:
                 raise translate(error, "list", self._bucket, prefix) from error
             infos = [_info(item) for item in page.get("Contents", ())]
             for info in infos:
                 yield info
-            if not page["IsTruncated"] or not infos:
+            left -= len(infos)
+            if not page["IsTruncated"] or not infos or left == 0:
                 return
             after = infos[-1].key
 

@@ -7,6 +7,7 @@ Must not touch the store. Source: AutoMQ `ObjectUtils#genKey`, KRaft snapshot fi
 
 import re
 from dataclasses import dataclass
+from uuid import UUID
 
 from stream.ids import NodeEpoch, NodeId, ObjectId, WalSequence
 from stream.ports import WalIdentity
@@ -14,12 +15,17 @@ from stream.ports import WalIdentity
 WAL_ROOT = "wal/"
 DATA_ROOT = "data/"
 META_ROOT = "meta/"
+MANIFEST_ROOT = "manifest/"
+LEASE_ROOT = "leases/"
 
 _INT64_MAX = (1 << 63) - 1
 _WAL_KEY = re.compile(r"wal/(0|[1-9][0-9]{0,9})/(0|[1-9][0-9]{0,18})/([0-9]{20})")
 _WAL_PREFIX = re.compile(r"wal/(0|[1-9][0-9]{0,9})/(0|[1-9][0-9]{0,18})/")
 _DATA_KEY = re.compile(r"data/[0-9a-f]{8}/(0|[1-9][0-9]{0,18})")
 _CLUSTER_ID = re.compile(r"[A-Za-z0-9_-]{1,64}")
+_MANIFEST_KEY = re.compile(r"manifest/([A-Za-z0-9_-]{1,64})/([0-9]{20})")
+_LEASE_NAME = re.compile(r"[0-9a-f]{8}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{12}")
+_NINES = 10**20 - 1
 _SNAPSHOT_NAME = re.compile(r"([0-9]{20})-([0-9]{20})")
 
 
@@ -72,9 +78,7 @@ def parse_data_key(key: str) -> ObjectId | None:
 
 def meta_prefix(cluster_id: str) -> str:
     """Everything the controller publishes for one cluster. Cluster ids are 1..64 of [A-Za-z0-9_-]; others raise ValueError."""
-    if _CLUSTER_ID.fullmatch(cluster_id) is None:
-        raise ValueError(f"cluster id {cluster_id!r} is not allowed in a key: use 1 to 64 of A-Z, a-z, 0-9, '_' and '-'")
-    return f"meta/{cluster_id}/"
+    return f"{META_ROOT}{_checked(cluster_id)}/"
 
 
 def snapshot_prefix(cluster_id: str) -> str:
@@ -91,3 +95,41 @@ def parse_snapshot_key(cluster_id: str, key: str) -> tuple[int, int] | None:
     prefix = snapshot_prefix(cluster_id)
     match = _SNAPSHOT_NAME.fullmatch(key.removeprefix(prefix)) if key.startswith(prefix) else None
     return None if match is None else (int(match[1]), int(match[2]))
+
+
+def manifest_prefix(cluster_id: str) -> str:
+    """The public manifest of one cluster, newest version first. ValueError for what is no cluster id."""
+    return f"{MANIFEST_ROOT}{_checked(cluster_id)}/"
+
+
+def manifest_key(cluster_id: str, version: int) -> str:
+    """Each of the version's 20 digits is subtracted from 9, so that a LIST of one key gives the newest."""
+    return f"{manifest_prefix(cluster_id)}{_NINES - version:020d}"
+
+
+def parse_manifest_key(key: str) -> tuple[str, int] | None:
+    """(cluster id, version), or None for any other key."""
+    match = _MANIFEST_KEY.fullmatch(key)
+    if match is None or (version := _NINES - int(match[2])) > _INT64_MAX:
+        return None
+    return match[1], version
+
+
+def lease_prefix(cluster_id: str) -> str:
+    return f"{LEASE_ROOT}{_checked(cluster_id)}/"
+
+
+def lease_key(cluster_id: str, lease_id: UUID) -> str:
+    return f"{lease_prefix(cluster_id)}{lease_id}"
+
+
+def parse_lease_key(cluster_id: str, key: str) -> UUID | None:
+    prefix = lease_prefix(cluster_id)
+    name = key.removeprefix(prefix)
+    return UUID(name) if key.startswith(prefix) and _LEASE_NAME.fullmatch(name) else None
+
+
+def _checked(cluster_id: str) -> str:
+    if _CLUSTER_ID.fullmatch(cluster_id) is None:
+        raise ValueError(f"cluster id {cluster_id!r} is not allowed in a key: use 1 to 64 of A-Z, a-z, 0-9, '_' and '-'")
+    return cluster_id

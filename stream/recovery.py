@@ -14,20 +14,18 @@ from dataclasses import dataclass
 
 import structlog
 
-from objectstore.errors import ObjectNotFound, PreconditionFailed
+from objectstore.errors import PreconditionFailed
 from objectstore.ports import ObjectStore
 from stream.config import StreamConfig
 from stream.errors import NotContiguous, ObjectCorrupt
-from stream.format.layout import TAIL_BYTES
-from stream.format.reader import NeedMore, ObjectIndex, parse_tail
+from stream.format.reader import ObjectIndex
 from stream.format.writer import fence_object
 from stream.ids import Millis, Offset, StreamId, WalSequence
 from stream.keys import wal_key
 from stream.ports import NewObject, ObjectRole, StreamMetadata, StreamRange, WalIdentity
+from stream.wal.slot_reader import read_slot
 
 _log = structlog.get_logger(__name__)
-
-_READ_TRIES = 3
 
 
 @dataclass(frozen=True, slots=True)
@@ -119,12 +117,12 @@ class _Walk:
         try:
             while True:
                 while len(reads) < self._read_ahead_count:
-                    reads.append(asyncio.ensure_future(self._read(WalSequence(self.end + len(reads)))))
+                    reads.append(asyncio.ensure_future(read_slot(self._store, self._failed, WalSequence(self.end + len(reads)))))
                 index = await reads.popleft()
                 if index is None:
                     if await self._fence(self.end):
                         return
-                    index = await self._read(self.end)
+                    index = await read_slot(self._store, self._failed, self.end)
                     if index is None:
                         raise ObjectCorrupt(wal_key(self._failed, self.end), 0, "is taken, but not there: somebody deletes from this WAL")
                 if index.is_fence:
@@ -135,32 +133,6 @@ class _Walk:
             for read in reads:
                 read.cancel()
             await asyncio.gather(*reads, return_exceptions=True)
-
-    async def _read(self, sequence: WalSequence) -> ObjectIndex | None:
-        """The slot's index; None: the slot is free. Damage on the way is told from a damaged object by reading again."""
-        for _ in range(_READ_TRIES - 1):
-            try:
-                return await self._read_once(sequence)
-            except ObjectCorrupt as error:
-                _log.warning("wal_slot_read_damaged", key=error.key, error=str(error))
-        return await self._read_once(sequence)
-
-    async def _read_once(self, sequence: WalSequence) -> ObjectIndex | None:
-        """The slot number and the writer in the header have to be those of the key."""
-        key = wal_key(self._failed, sequence)
-        try:
-            tail = await self._store.get_tail(key, TAIL_BYTES)
-            index = parse_tail(tail.data, tail.size_bytes, key)
-            if isinstance(index, NeedMore):
-                rest = await self._store.get_range(key, index.position, tail.size_bytes - index.position)
-                index = parse_tail(rest, tail.size_bytes, key)
-        except ObjectNotFound:
-            return None
-        if isinstance(index, NeedMore):
-            raise ObjectCorrupt(key, index.position, "the index is longer than its footer says")
-        if index.header.sequence != sequence or (not index.is_fence and index.header.writer != self._failed):
-            raise ObjectCorrupt(key, 0, f"holds slot {index.header.sequence} of {index.header.writer}")
-        return index
 
     async def _fence(self, sequence: WalSequence) -> bool:
         """Close the first free slot. False: it is not free any more, read it again. Retries inside the store may meet our own fence."""

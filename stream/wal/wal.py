@@ -69,6 +69,8 @@ class Wal:
         self._puts: set[asyncio.Task[None]] = set()
         self._poll_scheduled = False
         self._timer: asyncio.TimerHandle | None = None
+        self._timer_at = 0.0
+        """Kept here: for a time that has come uvloop gives a handle that can not tell it."""
         self._waiters: list[tuple[WalSequence, asyncio.Future[None]]] = []
         self._failure: StreamError | None = None
 
@@ -138,10 +140,10 @@ class Wal:
             self._puts.add(task)
             task.add_done_callback(self._puts.discard)
         wake_at = self._core.wake_at(now)
-        if wake_at is not None and (self._timer is None or wake_at < self._timer.when()):
+        if wake_at is not None and (self._timer is None or wake_at < self._timer_at):
             if self._timer is not None:
                 self._timer.cancel()
-            self._timer = self._loop.call_at(wake_at, self._on_timer)
+            self._timer, self._timer_at = self._loop.call_at(wake_at, self._on_timer), wake_at
 
     def _on_timer(self) -> None:
         """May come too early (the deadline moved on since): then `_poll` sets another."""

@@ -121,9 +121,9 @@ class SimStore:
         data = join_body(body)
         return await self._call("put_if_match", key, lambda: self._faulty.put_if_match(key, data, etag))
 
-    async def list(self, prefix: str, *, start_after: str = "") -> AsyncIterator[ObjectInfo]:
+    async def list(self, prefix: str, *, start_after: str = "", limit: int = 0) -> AsyncIterator[ObjectInfo]:
         async def collect() -> list[ObjectInfo]:
-            return [info async for info in self._faulty._store.list(prefix, start_after=start_after)]
+            return [info async for info in self._faulty._store.list(prefix, start_after=start_after, limit=limit)]
 
         for info in await self._call("list", prefix, collect):
             yield info

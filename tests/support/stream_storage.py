@@ -103,8 +103,8 @@ class GatedStore:
     async def put_if_match(self, key: str, body: Body, etag: str) -> str:
         return await self.store.put_if_match(key, body, etag)
 
-    def list(self, prefix: str, *, start_after: str = "") -> AsyncIterator[ObjectInfo]:
-        return self.store.list(prefix, start_after=start_after)
+    def list(self, prefix: str, *, start_after: str = "", limit: int = 0) -> AsyncIterator[ObjectInfo]:
+        return self.store.list(prefix, start_after=start_after, limit=limit)
 
     async def delete(self, keys: Sequence[str]) -> None:
         await self.store.delete(keys)

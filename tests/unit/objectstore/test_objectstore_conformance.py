@@ -38,8 +38,8 @@ async def store(request: pytest.FixtureRequest, tmp_path: Path, new_bucket: Call
     await made.close()
 
 
-async def listed(store: ObjectStore, prefix: str, start_after: str = "") -> list[ObjectInfo]:
-    return [info async for info in store.list(prefix, start_after=start_after)]
+async def listed(store: ObjectStore, prefix: str, start_after: str = "", limit: int = 0) -> list[ObjectInfo]:
+    return [info async for info in store.list(prefix, start_after=start_after, limit=limit)]
 
 
 async def test_an_object_reads_as_written(store: ObjectStore) -> None:
@@ -204,6 +204,7 @@ async def test_a_list_is_in_order_of_utf8_bytes_and_respects_its_bounds(store: O
         for after in ["", "a", "a/", "a/x", "a0", "b/\uff01", "zzzz"]:
             expected = [key for key in ordered if key.startswith(prefix) and key.encode() > after.encode()]
             assert [info.key for info in await listed(store, prefix, after)] == expected, (prefix, after)
+            assert [info.key for info in await listed(store, prefix, after, limit=2)] == expected[:2], (prefix, after)
 
 
 async def test_a_list_of_more_than_one_page_is_complete(store: ObjectStore) -> None:
@@ -216,6 +217,7 @@ async def test_a_list_of_more_than_one_page_is_complete(store: ObjectStore) -> N
     assert [info.key for info in infos] == keys
     assert {info.size_bytes for info in infos} == {1}
     assert [info.key for info in await listed(store, "p/", keys[-2])] == keys[-1:]
+    assert [info.key for info in await listed(store, "p/", limit=1_001)] == keys[:1_001]
 
 
 async def test_deleting_while_listing_is_safe(store: ObjectStore) -> None:

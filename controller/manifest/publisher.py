@@ -1,0 +1,237 @@
+"""Publishes the public manifest into the store: one object a version, at most one a second, only when something changed.
+
+Invariants: version = newest in the store + 1, written with put_if_absent, so versions are a chain; who meets a version of a higher
+controller epoch stops, so a deposed leader can not go back in time. A version is of one moment, between two batches of the writer, when all
+that the image holds is committed. A PUT whose outcome is unknown is repeated, same bytes and same key, until it is known. A new leader
+writes everything anew: it refers to nothing that another one wrote. Old versions go when no root younger than the grace refers to them.
+Must not hold the event loop: the image is captured, encoded and compressed in steps of some 10 ms. Source: docs/adr/0017.
+"""
+
+import asyncio
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import structlog
+
+from controller.config import ControllerConfig
+from controller.manifest.changes import ManifestChanges
+from controller.manifest.ledger import Ledger
+from controller.metadata.image import MetadataImage
+from controller.metadata.records import Record
+from controller.runtime import Runtime
+from objectstore.errors import ObjectNotFound, ObjectStoreError, PreconditionFailed
+from objectstore.ports import DELETE_BATCH_COUNT, ObjectStore
+from stream.clock import MonotonicClock, WallClock
+from stream.errors import ObjectCorrupt
+from stream.ids import Millis
+from stream.keys import manifest_key, manifest_prefix, parse_manifest_key
+from stream.manifest import codec
+from stream.manifest.codec import Draft
+from stream.manifest.model import LiveWal, ManifestRoot
+
+_log = structlog.get_logger()
+
+CAPTURE_ENTRIES_MAX = 10_000
+"""Entries taken between two batches of the writer: 10 to 15 ms."""
+
+
+class Superseded(Exception):
+    """A controller of a higher epoch publishes: this one leads no more."""
+
+    def __init__(self, own_epoch: int, found_epoch: int) -> None:
+        super().__init__(f"the newest manifest is of controller epoch {found_epoch}, this controller leads epoch {own_epoch}")
+
+
+@dataclass(frozen=True, slots=True)
+class _Moment:
+    """What the root says besides topics, captured with the last of them."""
+
+    metadata_offset: int
+    published_ms: Millis
+    wals: tuple[LiveWal, ...]
+
+
+class ManifestPublisher:
+    """The publishing task of one active controller. Create it before its runtime starts."""
+
+    def __init__(
+        self,
+        config: ControllerConfig,
+        runtime: Runtime,
+        store: ObjectStore,
+        *,
+        now: MonotonicClock,
+        now_ms: WallClock,
+    ) -> None:
+        self._config = config
+        self._runtime = runtime
+        self._store = store
+        self._now = now
+        self._now_ms = now_ms
+        self._ledger = Ledger()
+        self._changes = ManifestChanges(everything=True)
+        self._wake = asyncio.Event()
+        self._wake.set()
+        self._newest = -1
+        """Newest version in the store, as far as known; -1: not known."""
+        self._draft: Draft | None = None
+        self._unsent: list[bytes] | None = None
+        self._stored: set[int] = set()
+        self._retired: dict[int, float] = {}
+        self._behind_since_ms: Millis | None = Millis(0)
+        self._drawn_behind_ms: Millis | None = Millis(0)
+        runtime.observe(self._note)
+
+    async def run(self) -> None:
+        """Runs until it is cancelled, the runtime is over, or another controller has taken over."""
+        interval_s = self._config.manifest_interval_ms / 1_000
+        while True:
+            await self._until_due()
+            began = self._now()
+            try:
+                await self.publish()
+                await self._drop_old()
+            except Superseded as error:
+                _log.warning("manifest_superseded", reason=str(error))
+                return
+            except ObjectStoreError as error:
+                _log.warning("manifest_not_published", error=str(error))
+                self._wake.set()
+            await asyncio.sleep(max(0.0, began + interval_s - self._now()))
+
+    async def keep_from(self, _now_ms: Millis) -> Millis | None:
+        """For the janitor: what was destroyed at this time or later the newest version in the store may still name."""
+        return self._behind_since_ms
+
+    async def publish(self) -> bool:
+        """One version now, if anything changed. -> whether one was written. Raises Superseded, ObjectStoreError, what `between` raises."""
+        self._wake.clear()
+        if self._newest < 0:
+            await self._adopt()
+        if self._unsent is None and not await self._draw_up():
+            return False
+        await self._send()
+        return True
+
+    def _note(self, records: Sequence[Record]) -> None:
+        if self._changes.note(records):
+            if self._behind_since_ms is None:
+                self._behind_since_ms = self._now_ms()
+            if self._drawn_behind_ms is None:
+                self._drawn_behind_ms = self._now_ms()
+            self._wake.set()
+
+    async def _until_due(self) -> None:
+        """Until something changed, or old versions may have to go."""
+        try:
+            async with asyncio.timeout(self._config.manifest_grace_ms / 1_000 if self._retired else None):
+                await self._wake.wait()
+        except TimeoutError:
+            return
+
+    # --- drawing up -------------------------------------------------------------------------------------------------------------------
+
+    async def _draw_up(self) -> bool:
+        """Capture what changed and encode it, step by step. False: nothing changed."""
+        draft = self._draft = self._draft or Draft(self._newest + 1)
+        while True:
+            moment = await self._runtime.between(self._capture)
+            for _ in self._ledger.write(draft):
+                await asyncio.sleep(0)
+            if moment is not None:
+                break
+        if not self._ledger.changed:
+            self._behind_since_ms = self._drawn_behind_ms
+            return False
+        self._ledger.changed = False
+        root = ManifestRoot(
+            self._config.cluster_id,
+            self._runtime.epoch,
+            draft.version,
+            moment.metadata_offset,
+            moment.published_ms,
+            moment.wals,
+            self._ledger.topic_entries(),
+        )
+        self._unsent = draft.finish(root)
+        return True
+
+    def _capture(self, image: MetadataImage) -> _Moment | None:
+        """Between two batches. None: there is more to take."""
+        changes, self._changes = self._changes, ManifestChanges()
+        assert self._draft is not None, "drawn up without a draft"
+        self._ledger.absorb(changes, image, self._draft.version)
+        if not self._ledger.capture(image, CAPTURE_ENTRIES_MAX):
+            return None
+        self._drawn_behind_ms = None
+        wals = tuple(LiveWal(wal.writer.node_id, wal.writer.node_epoch, wal.committed) for wal in image.nodes.running_wals())
+        return _Moment(image.end_offset, self._now_ms(), wals)
+
+    # --- the store --------------------------------------------------------------------------------------------------------------------
+
+    async def _send(self) -> None:
+        """Write the version that was drawn up. If somebody else wrote one in its place, everything is drawn up again behind that."""
+        assert self._unsent is not None, "nothing is drawn up"
+        assert self._draft is not None, "nothing is drawn up"
+        version, chunks = self._draft.version, self._unsent
+        key = manifest_key(self._config.cluster_id, version)
+        try:
+            await self._store.put_if_absent(key, chunks)
+        except PreconditionFailed:
+            if not await self._holds(key, chunks[-1]):
+                await self._adopt()
+                return
+        size_bytes = sum(map(len, chunks))
+        self._newest = version
+        self._draft = self._unsent = None
+        self._behind_since_ms = self._drawn_behind_ms
+        self._stored.add(version)
+        for old in self._stored - self._ledger.versions().keys() - {version}:
+            self._retired.setdefault(old, self._now())
+        _log.debug("manifest_published", version=version, bytes=size_bytes)
+
+    async def _holds(self, key: str, footer: bytes) -> bool:
+        """Our own bytes lie there: an earlier try had succeeded. Equal footers are equal objects."""
+        try:
+            tail = await self._store.get_tail(key, codec.FOOTER.size)
+        except ObjectNotFound:
+            return False
+        return tail.data == footer
+
+    async def _adopt(self) -> None:
+        """Find out what is in the store and begin anew behind it. Raises Superseded."""
+        self._draft = self._unsent = None
+        self._changes = ManifestChanges(everything=True)
+        self._wake.set()
+        versions: list[int] = []
+        async for info in self._store.list(manifest_prefix(self._config.cluster_id)):
+            parsed = parse_manifest_key(info.key)
+            if parsed is not None:
+                versions.append(parsed[1])
+        newest = max(versions, default=0)
+        if newest:
+            await self._check_epoch(manifest_key(self._config.cluster_id, newest))
+        self._newest = newest
+        self._stored = set(versions)
+
+    async def _check_epoch(self, key: str) -> None:
+        try:
+            tail = await self._store.get_tail(key, codec.FOOTER.size)
+            footer = codec.parse_footer(tail.data, tail.size_bytes, key)
+        except ObjectNotFound:
+            return  # a newer one came, and this one went: the next try to write meets it
+        except ObjectCorrupt as error:
+            _log.error("manifest_damaged", key=key, error=str(error), hint="a whole version follows it")
+            return
+        if footer.controller_epoch > self._runtime.epoch:
+            raise Superseded(self._runtime.epoch, footer.controller_epoch)
+
+    async def _drop_old(self) -> None:
+        """Delete versions that no root younger than the grace refers to."""
+        due_at = self._now() - self._config.manifest_grace_ms / 1_000
+        due = [version for version, since in self._retired.items() if since <= due_at][:DELETE_BATCH_COUNT]
+        if due:
+            await self._store.delete([manifest_key(self._config.cluster_id, version) for version in due])
+            for version in due:
+                del self._retired[version]
+                self._stored.discard(version)

@@ -1,0 +1,76 @@
+"""What can go wrong for a reader of the manifest. Each message says which offsets or versions, and what to do."""
+
+from stream.errors import StreamError
+
+
+class ManifestNotFound(StreamError):
+    """There is no manifest, or none of this cluster: nothing was published yet, or the address is another store's."""
+
+    def __init__(self, cluster_id: str) -> None:
+        whose = f"of cluster {cluster_id!r}" if cluster_id else "of any cluster"
+        super().__init__(
+            f"the store holds no manifest {whose}: check its address, and that the controllers run with manifest_interval_ms > 0"
+        )
+        self.cluster_id = cluster_id
+
+
+class SeveralClusters(StreamError):
+    """The store holds manifests of more than one cluster: the reader has to say which one it wants."""
+
+    def __init__(self, cluster_ids: list[str]) -> None:
+        super().__init__(f"the store holds several clusters, name one of them: {', '.join(cluster_ids)}")
+        self.cluster_ids = cluster_ids
+
+
+class ManifestWentBack(StreamError):
+    """The store's newest manifest is older than one that was read before: the store was rolled back, or is another one."""
+
+    def __init__(self, seen: tuple[int, int], found: tuple[int, int]) -> None:
+        super().__init__(
+            f"the newest manifest is version {found[1]} of controller epoch {found[0]}, but version {seen[1]} of epoch {seen[0]} was read "
+            "before: the store was restored to an earlier state, or its address leads elsewhere now"
+        )
+        self.seen = seen
+        self.found = found
+
+
+class UnknownPartition(StreamError):
+    def __init__(self, topic: str, partition: int | None) -> None:
+        super().__init__(f"topic {topic!r} does not exist" if partition is None else f"topic {topic!r} has no partition {partition}")
+        self.topic = topic
+        self.partition = partition
+
+
+class OffsetsLost(StreamError):
+    """Offsets below the log start: retention or a deletion of records has removed them."""
+
+    def __init__(self, topic: str, partition: int, start_offset: int, end_offset: int, log_start: int) -> None:
+        super().__init__(
+            f"{topic}-{partition}: offsets [{start_offset}, {end_offset}) lie below the log start {log_start}: retention has removed them; "
+            "begin at the log start, or keep records longer (retention.ms, retention.bytes)"
+        )
+        self.topic = topic
+        self.partition = partition
+        self.start_offset = start_offset
+        self.end_offset = end_offset
+        self.log_start = log_start
+
+
+class OffsetsMissing(StreamError):
+    """Offsets at or above the log start that neither the manifest nor the tails of the WALs know."""
+
+    def __init__(self, topic: str, partition: int, start_offset: int, end_offset: int) -> None:
+        super().__init__(
+            f"{topic}-{partition}: nothing is known of offsets [{start_offset}, {end_offset}): they lie beyond the end of the partition as "
+            "this view has it, so refresh it; if they were acknowledged long ago, the store has lost objects"
+        )
+        self.topic = topic
+        self.partition = partition
+        self.start_offset = start_offset
+        self.end_offset = end_offset
+
+
+class TooManyLeases(StreamError):
+    def __init__(self, count_max: int) -> None:
+        super().__init__(f"{count_max} leases exist already: release those that are not needed, or wait until they expire")
+        self.count_max = count_max

@@ -1,0 +1,305 @@
+"""A cluster as a reader sees it that has only the store: the newest manifest, the tails of the WALs, and plans made from both.
+
+Invariants: one view is of one moment of the metadata, and goes forward only: a manifest older than one that was seen is refused. An offset
+that was seen is never unseen, because WAL slots are kept until a manifest says that they are committed. Nothing is asked of brokers or
+controllers. Cost: a refresh of an idle cluster is one GET for the manifest and one for each live WAL, all of keys that do not exist yet.
+One event loop; calls wait for one another. Source: DESIGN.md 9, `reference/spark.md` 7.
+"""
+
+import asyncio
+import re
+from collections import OrderedDict
+from collections.abc import Sequence
+from dataclasses import dataclass
+from uuid import UUID
+
+from objectstore.errors import ObjectNotFound
+from objectstore.ports import ObjectStore
+from stream.errors import ObjectCorrupt
+from stream.ids import StreamId
+from stream.keys import MANIFEST_ROOT, manifest_key, manifest_prefix, parse_manifest_key
+from stream.manifest import codec
+from stream.manifest.errors import ManifestNotFound, ManifestWentBack, SeveralClusters, UnknownPartition
+from stream.manifest.model import PARTITIONS_PER_SHARD, Entries, ManifestRoot, PageRef, PartitionEntry, SectionRef, Shard, TopicEntry
+from stream.manifest.plan import OffsetRange, Source, TailRange, joined_tail, pages_wanted, plan
+from stream.manifest.sections import SectionReader, load_root
+from stream.manifest.tail import WalTails
+from stream.reader.slices import Slice
+
+PROBE_S = 60.0
+"""Within this time since the newest version was known for sure, its successor cannot have been published and deleted again
+(`manifest_grace_ms` is longer): one GET of the next key tells whether there is a newer one. Afterwards a LIST does."""
+
+_PROBES_MAX = 3
+_TRIES_MAX = 3
+_SLOW_S = 20.0
+"""A walk that took longer than this is repeated on a newer manifest: brokers delete slots a minute after their commit."""
+
+PAGE_CACHE_ENTRIES_MAX = 300_000
+"""About 40 MiB with their keys."""
+
+
+@dataclass(frozen=True, slots=True)
+class PartitionState:
+    """One partition now. end_offset: of what is durable, WAL tails included; committed_end: of what needs no WAL.
+
+    There are no transactions yet: everything durable is stable.
+    """
+
+    topic: str
+    topic_id: UUID
+    partition: int
+    stream_id: StreamId
+    leader: int
+    log_start: int
+    committed_end: int
+    end_offset: int
+
+    @property
+    def high_watermark(self) -> int:
+        return self.end_offset
+
+    @property
+    def last_stable_offset(self) -> int:
+        return self.end_offset
+
+
+class ClusterView:
+    """`refresh` first, and before each look that has to be fresh. The store stays the caller's."""
+
+    def __init__(self, store: ObjectStore, cluster_id: str = "") -> None:
+        """cluster_id: empty if the store holds only one cluster."""
+        self._store = store
+        self._cluster_id = cluster_id
+        self._sections = SectionReader(store, cluster_id)
+        self._tails = WalTails(store)
+        self._root: ManifestRoot | None = None
+        self._topics: dict[str, TopicEntry] = {}
+        self._newest_at = 0.0
+        self._shards: dict[SectionRef, Shard] = {}
+        self._pages: OrderedDict[SectionRef, Entries] = OrderedDict()
+        self._page_entries = 0
+        self._lock = asyncio.Lock()
+
+    @property
+    def root(self) -> ManifestRoot:
+        """The manifest of this view. Only after `refresh`."""
+        assert self._root is not None, "refresh() first"
+        return self._root
+
+    @property
+    def cluster_id(self) -> str:
+        return self._cluster_id
+
+    async def refresh(self) -> ManifestRoot:
+        """The newest manifest, and the WALs to their ends.
+
+        Raises ManifestNotFound, SeveralClusters, ManifestWentBack, ObjectCorrupt, ObjectStoreError; the view is then as before.
+        """
+        async with self._lock:
+            return await self._refresh()
+
+    def topics(self, pattern: str | None = None) -> list[TopicEntry]:
+        """All topics by name, or those whose whole name the regular expression matches."""
+        matches = re.compile(pattern or ".*").fullmatch
+        return sorted((topic for topic in self.root.topics if matches(topic.name)), key=lambda topic: topic.name)
+
+    async def partitions(self, topics: Sequence[str]) -> list[PartitionState]:
+        """Every partition of these topics, as of the last refresh. Raises UnknownPartition for a topic that does not exist."""
+        async with self._lock:
+            for attempt in range(_TRIES_MAX):
+                try:
+                    return await self._states(topics)
+                except ObjectNotFound:
+                    if attempt == _TRIES_MAX - 1:
+                        raise
+                    await self._reload()
+        raise AssertionError("the last attempt raises")
+
+    async def plan(self, wanted: Sequence[OffsetRange], *, timestamp_from_ms: int | None = None) -> list[Slice]:
+        """Slices that cover the wanted offsets exactly once, in the order of `wanted`. See `stream.manifest.plan`.
+
+        Raises UnknownPartition, OffsetsLost, OffsetsMissing. Cost: a GET per shard and per 4 MiB of pages that are not in the cache.
+        """
+        async with self._lock:
+            for attempt in range(_TRIES_MAX):
+                try:
+                    return await self._plan(wanted, timestamp_from_ms)
+                except ObjectNotFound:
+                    if attempt == _TRIES_MAX - 1:
+                        raise
+                    await self._reload()
+        raise AssertionError("the last attempt raises")
+
+    # --- the manifest -----------------------------------------------------------------------------------------------------------------
+
+    async def _refresh(self) -> ManifestRoot:
+        now = asyncio.get_running_loop().time
+        root = self._root
+        for _ in range(_TRIES_MAX):
+            began = now()
+            root = await self._newest()
+            self._root = root
+            self._topics = {topic.name: topic for topic in root.topics}
+            self._newest_at = began
+            self._tails.follow(root.wals)
+            wanted = {ref for topic in root.topics for ref in topic.shards}
+            self._shards = {ref: shard for ref, shard in self._shards.items() if ref in wanted}
+            await self._tails.advance()
+            if now() - began < _SLOW_S:
+                break
+        assert root is not None
+        return root
+
+    async def _newest(self) -> ManifestRoot:
+        """The root of the newest version; the one that is known, if there is none behind it."""
+        known = self._root
+        if known is not None and asyncio.get_running_loop().time() - self._newest_at < PROBE_S:
+            found = await self._probed(known)
+            if found is not None:
+                return found
+        for attempt in range(_TRIES_MAX):
+            version = await self._newest_version()
+            if known is not None and version == known.version:
+                return known
+            try:
+                root = await load_root(self._store, self._cluster_id, version)
+            except ObjectNotFound:
+                if attempt == _TRIES_MAX - 1:
+                    raise
+                continue
+            if known is not None and root.moment < known.moment:
+                raise ManifestWentBack(known.moment, root.moment)
+            return root
+        raise AssertionError("the last attempt raises")
+
+    async def _probed(self, known: ManifestRoot) -> ManifestRoot | None:
+        """Go on from version to version. None: there are many, ask for the newest."""
+        for _ in range(_PROBES_MAX):
+            try:
+                root = await load_root(self._store, self._cluster_id, known.version + 1)
+            except ObjectNotFound:
+                return known
+            if root.moment < known.moment:
+                raise ManifestWentBack(known.moment, root.moment)
+            known = root
+        return None
+
+    async def _newest_version(self) -> int:
+        if not self._cluster_id:
+            self._cluster_id = await only_cluster(self._store)
+            self._sections = SectionReader(self._store, self._cluster_id)
+        key = await _first_key(self._store, manifest_prefix(self._cluster_id))
+        if key is None:
+            raise ManifestNotFound(self._cluster_id)
+        parsed = parse_manifest_key(key)
+        if parsed is None:
+            raise ObjectCorrupt(key, 0, "is no key of a manifest")
+        return parsed[1]
+
+    async def _reload(self) -> None:
+        """A section went with its version after the grace: this view is old."""
+        self._newest_at = -PROBE_S
+        await self._refresh()
+
+    # --- partitions -------------------------------------------------------------------------------------------------------------------
+
+    def _topic(self, name: str) -> TopicEntry:
+        found = self._topics.get(name)
+        if found is None:
+            raise UnknownPartition(name, None)
+        return found
+
+    async def _states(self, names: Sequence[str]) -> list[PartitionState]:
+        topics = [self._topic(name) for name in names]
+        await self._load_shards([ref for topic in topics for ref in topic.shards])
+        return [self._state(topic, entry) for topic in topics for ref in topic.shards for entry in self._shards[ref].partitions]
+
+    def _state(self, topic: TopicEntry, entry: PartitionEntry) -> PartitionState:
+        _, end = self._tail_of(entry)
+        stream_id = StreamId(entry.stream_id)
+        return PartitionState(
+            topic.name, topic.topic_id, entry.partition, stream_id, entry.leader, entry.log_start, entry.committed_end, end
+        )
+
+    def _tail_of(self, entry: PartitionEntry) -> tuple[list[TailRange], int]:
+        """What follows the committed end without a gap, and where that ends."""
+        position = max(entry.committed_end, entry.log_start)
+        tail = joined_tail(position, self._tails.ranges_of(StreamId(entry.stream_id)))
+        return tail, tail[-1].end_offset if tail else position
+
+    async def _plan(self, wanted: Sequence[OffsetRange], timestamp_from_ms: int | None) -> list[Slice]:
+        refs = [self._shard_of(item) for item in wanted]
+        await self._load_shards(refs)
+        entries = [self._entry(ref, item) for ref, item in zip(refs, wanted, strict=True)]
+        pages = [pages_wanted(entry.pages, item, timestamp_from_ms) for entry, item in zip(entries, wanted, strict=True)]
+        loaded = await self._load_pages([page for group in pages for page in group])
+        slices: list[Slice] = []
+        for item, entry, group in zip(wanted, entries, pages, strict=True):
+            tail, end = self._tail_of(entry)
+            runs = [*(loaded[page.section] for page in group), entry.inline]
+            slices += plan(item, Source(entry.stream_id, entry.log_start, end, runs, tail), timestamp_from_ms)
+        return slices
+
+    def _shard_of(self, item: OffsetRange) -> SectionRef:
+        topic = self._topic(item.topic)
+        if not 0 <= item.partition < topic.partition_count:
+            raise UnknownPartition(item.topic, item.partition)
+        return topic.shards[item.partition // PARTITIONS_PER_SHARD]
+
+    def _entry(self, ref: SectionRef, item: OffsetRange) -> PartitionEntry:
+        found = next((entry for entry in self._shards[ref].partitions if entry.partition == item.partition), None)
+        if found is None:
+            raise ObjectCorrupt(manifest_key(self._cluster_id, ref.version), ref.position, f"the shard lacks partition {item.partition}")
+        return found
+
+    async def _load_shards(self, refs: Sequence[SectionRef]) -> None:
+        def take(ref: SectionRef, raw: memoryview, key: str) -> None:
+            self._shards[ref] = codec.decode_shard(raw, ref, key)
+
+        await self._sections.read([ref for ref in refs if ref not in self._shards], take)
+
+    async def _load_pages(self, pages: Sequence[PageRef]) -> dict[SectionRef, Entries]:
+        """Through the cache, which may hold less than what is asked for at once."""
+        loaded: dict[SectionRef, Entries] = {}
+        missing: dict[SectionRef, PageRef] = {}
+        for page in pages:
+            entries = self._pages.get(page.section)
+            if entries is None:
+                missing[page.section] = page
+            else:
+                self._pages.move_to_end(page.section)
+                loaded[page.section] = entries
+
+        def take(ref: SectionRef, raw: memoryview, key: str) -> None:
+            loaded[ref] = self._pages[ref] = entries = codec.decode_entries(raw, missing[ref], key)
+            self._page_entries += len(entries)
+
+        await self._sections.read(list(missing), take)
+        while self._page_entries > PAGE_CACHE_ENTRIES_MAX:
+            _, dropped = self._pages.popitem(last=False)
+            self._page_entries -= len(dropped)
+        return loaded
+
+
+async def only_cluster(store: ObjectStore) -> str:
+    """The one cluster that publishes into this store: two LISTs. Raises ManifestNotFound, SeveralClusters."""
+    found: list[str] = []
+    after = ""
+    while len(found) < 10:
+        key = await _first_key(store, MANIFEST_ROOT, after)
+        if key is None:
+            break
+        name = key.removeprefix(MANIFEST_ROOT).partition("/")[0]
+        after = f"{MANIFEST_ROOT}{name}0"  # the character behind the slash
+        if parse_manifest_key(key) is not None:
+            found.append(name)
+    if not found:
+        raise ManifestNotFound("")
+    if len(found) > 1:
+        raise SeveralClusters(found)
+    return found[0]
+
+
+async def _first_key(store: ObjectStore, prefix: str, start_after: str = "") -> str | None:
+    return next(iter([info.key async for info in store.list(prefix, start_after=start_after, limit=1)]), None)

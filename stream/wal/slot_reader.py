@@ -1,0 +1,47 @@
+"""Read what a WAL slot says it holds: one tail, seldom two.
+
+Invariant: the slot number and the writer in the header are those of the key; a free slot is None, never an error. Damage on the way is told
+from a damaged object by reading again. Used by recovery and by readers of the tail. Source: DESIGN.md 5.
+"""
+
+import structlog
+
+from objectstore.errors import ObjectNotFound
+from objectstore.ports import ObjectStore
+from stream.errors import ObjectCorrupt
+from stream.format.layout import TAIL_BYTES
+from stream.format.reader import NeedMore, ObjectIndex, parse_tail
+from stream.ids import WalSequence
+from stream.keys import wal_key
+from stream.ports import WalIdentity
+
+_log = structlog.get_logger(__name__)
+
+_READ_TRIES = 3
+
+
+async def read_slot(store: ObjectStore, writer: WalIdentity, sequence: WalSequence) -> ObjectIndex | None:
+    """The slot's index; None: the slot is free. Raises ObjectCorrupt, ObjectStoreError."""
+    for _ in range(_READ_TRIES - 1):
+        try:
+            return await _read_once(store, writer, sequence)
+        except ObjectCorrupt as error:
+            _log.warning("wal_slot_read_damaged", key=error.key, error=str(error))
+    return await _read_once(store, writer, sequence)
+
+
+async def _read_once(store: ObjectStore, writer: WalIdentity, sequence: WalSequence) -> ObjectIndex | None:
+    key = wal_key(writer, sequence)
+    try:
+        tail = await store.get_tail(key, TAIL_BYTES)
+        index = parse_tail(tail.data, tail.size_bytes, key)
+        if isinstance(index, NeedMore):
+            rest = await store.get_range(key, index.position, tail.size_bytes - index.position)
+            index = parse_tail(rest, tail.size_bytes, key)
+    except ObjectNotFound:
+        return None
+    if isinstance(index, NeedMore):
+        raise ObjectCorrupt(key, index.position, "the index is longer than its footer says")
+    if index.header.sequence != sequence or (not index.is_fence and index.header.writer != writer):
+        raise ObjectCorrupt(key, 0, f"holds slot {index.header.sequence} of {index.header.writer}")
+    return index

@@ -1,0 +1,85 @@
+"""A reader with nothing but the store sees every acknowledged record, and the same rows whoever leads, dies or merges meanwhile."""
+
+from pathlib import Path
+
+from support.ack_recorder import AioLoad, check
+from support.cluster import Cluster, until
+from support.store_reader import Follower
+
+from controller.rpc.messages import AlterReassignments, CreateTopics, NewTopic, PartitionTarget
+from objectstore.ports import ObjectStore
+from stream.config import StreamConfig
+from stream.ids import NodeId
+
+PARTITIONS = [0, 1, 2]
+MERGING = StreamConfig(wal_linger_ms=0, block_age_max_ms=400, wal_delete_grace_ms=3_000)
+"""So that data is merged, and WAL slots are deleted, while the test looks."""
+
+
+async def create(cluster: Cluster) -> None:
+    await cluster.broker.client.create_topics(CreateTopics(topics=[NewTopic(name="t", partitions=len(PARTITIONS))]))
+    for partition in PARTITIONS:
+        await cluster.until_served("t", partition)
+
+
+async def test_what_was_acknowledged_is_seen_through_merges_a_kill_and_a_move(tmp_path: Path) -> None:
+    async with Cluster(tmp_path, brokers=3, stream_config=MERGING, controller_settings={"session_timeout_ms": 2_000}) as cluster:
+        await create(cluster)
+        follower = Follower(cluster.store, "t", PARTITIONS)
+        async with AioLoad(cluster.bootstrap, "t", PARTITIONS) as load:
+            await load.until_acknowledged(100)
+            await follower.until_seen(load)
+            early, rows = dict(follower.ends), await follower.log()
+            assert {partition: [offset for offset, _ in found] for partition, found in rows.items()} == {
+                partition: list(range(end)) for partition, end in early.items()
+            }
+            victim = cluster.leader_of("t", 0)
+            await cluster.kill_broker(victim)
+            await until(lambda: cluster.leader_of("t", 0) not in {victim, -1}, 30)
+            await load.until_acknowledged(30)
+            await follower.until_seen(load)
+            source = cluster.leader_of("t", 1)
+            target = next(node_id for node_id in cluster.brokers if node_id != source)
+            move = PartitionTarget(topic="t", partition=1, replicas=[NodeId(target)])
+            await cluster.broker.client.alter_reassignments(AlterReassignments(partitions=[move]))
+            await until(lambda: cluster.leader_of("t", 1) == target)
+            await load.until_acknowledged(30)
+            await follower.until_seen(load)
+        await follower.until_seen(load)
+        log = await follower.log()
+        check(load, log)
+        for partition, end in early.items():
+            assert log[partition][:end] == rows[partition], "the rows of a range of offsets never change"
+        fresh = Follower(cluster.store, "t", PARTITIONS)
+        await fresh.until_seen(load)
+        assert await fresh.log() == log
+
+
+async def test_an_idle_reader_asks_for_next_to_nothing_and_a_running_one_for_new_slots_only(tmp_path: Path) -> None:
+    async with Cluster(tmp_path, brokers=2) as cluster:
+        await create(cluster)
+        counted = CountedStore(cluster.store)
+        follower = Follower(counted, "t", PARTITIONS)  # type: ignore[arg-type]
+        async with AioLoad(cluster.bootstrap, "t", PARTITIONS) as load:
+            await load.until_acknowledged(50)
+        await follower.until_seen(load)
+        before = counted.calls
+        for _ in range(10):
+            await follower.look()
+        assert counted.calls - before <= 10 * (1 + 2 * 17), "one GET for the manifest, a read-ahead for each WAL at most"
+        before = counted.calls
+        for _ in range(10):
+            await follower.look()
+        assert counted.calls - before == 10 * 3
+
+
+class CountedStore:
+    """Counts requests of all kinds."""
+
+    def __init__(self, store: ObjectStore) -> None:
+        self._store = store
+        self.calls = 0
+
+    def __getattr__(self, name: str) -> object:
+        self.calls += 1
+        return getattr(self._store, name)

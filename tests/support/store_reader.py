@@ -1,0 +1,77 @@
+"""A reader with nothing but a store: it follows one topic, and what it has seen never goes back."""
+
+import asyncio
+from collections.abc import Sequence
+
+from support.ack_recorder import Load, number_of
+
+from objectstore.errors import ObjectNotFound
+from objectstore.ports import ObjectStore
+from stream.batch.records import decode_records
+from stream.block_cache import BlockCache
+from stream.ids import Millis, ObjectId, Offset, StreamId
+from stream.manifest.plan import OffsetRange
+from stream.manifest.view import ClusterView
+from stream.object_reader import ObjectReader
+from stream.ports import ObjectRange, ObjectRole, StreamRange
+from stream.reader.slices import Slice
+
+
+async def read(store: ObjectStore, slices: Sequence[Slice]) -> dict[int, list[tuple[int, int]]]:
+    """(offset, number) of every record of every slice, by partition."""
+    found: dict[int, list[tuple[int, int]]] = {item.partition: [] for item in slices}
+    reader = ObjectReader(store, BlockCache(32 << 20))
+    for item in slices:
+        start, end = item.start_offset, item.end_offset
+        held = StreamRange(StreamId(item.stream_id), Offset(start), Offset(end), item.record_count, item.size_bytes, Millis(0))
+        source = ObjectRange(ObjectId(0), item.key, ObjectRole.STREAM, item.object_size_bytes, held)
+        position = start
+        while position < end:
+            for batch in await reader.read([source], position, 1 << 20, end_offset=end):
+                for record in decode_records(batch):
+                    if position <= record.offset < end:
+                        assert record.value is not None
+                        found[item.partition].append((record.offset, number_of(record.value)))
+                        position = record.offset + 1
+    await reader.close()
+    return found
+
+
+class Follower:
+    def __init__(self, store: ObjectStore, topic: str, partitions: Sequence[int]) -> None:
+        self.store = store
+        self.topic = topic
+        self.view = ClusterView(store)
+        self.ends = dict.fromkeys(partitions, 0)
+        self.moment = (0, 0)
+
+    async def look(self) -> dict[int, int]:
+        """-> the ends of now."""
+        root = await self.view.refresh()
+        assert root.moment >= self.moment
+        self.moment = root.moment
+        if not self.view.topics(self.topic):
+            return self.ends
+        ends = {state.partition: state.end_offset for state in await self.view.partitions([self.topic])}
+        assert all(ends[partition] >= end for partition, end in self.ends.items()), (self.ends, ends)
+        self.ends = ends
+        return ends
+
+    async def until_seen(self, load: Load) -> None:
+        """Everything that was acknowledged when this was called."""
+        acknowledged = {partition: max((offset for _, offset in acks), default=-1) for partition, acks in load.acks.items()}
+        async with asyncio.timeout(20):
+            ends = await self.look()
+            while any(ends[partition] <= offset for partition, offset in acknowledged.items()):
+                await asyncio.sleep(0.01)  # a pace: the store is looked at, there is nothing to wait on
+                ends = await self.look()
+
+    async def log(self) -> dict[int, list[tuple[int, int]]]:
+        """All rows up to the ends that were seen; planned anew when objects went meanwhile, as readers do."""
+        wanted = [OffsetRange(self.topic, partition, 0, end) for partition, end in self.ends.items()]
+        for _ in range(5):
+            try:
+                return await read(self.store, await self.view.plan(wanted))
+            except ObjectNotFound:
+                await self.view.refresh()
+        raise AssertionError("objects of a fresh plan are gone again and again")

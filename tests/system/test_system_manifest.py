@@ -1,0 +1,44 @@
+"""A reader of the store alone, beside processes that are killed: over HTTP, with nothing from any of them but the store's address."""
+
+import asyncio
+from collections.abc import Iterator
+
+import pytest
+from support.ack_recorder import ConfluentLoad, check
+from support.dev_cluster import penstock
+from support.store_reader import Follower
+
+from deploy.cluster.handle import LocalCluster
+from objectstore.url import open_store
+
+pytestmark = [pytest.mark.system, pytest.mark.timeout(180)]
+
+PARTITIONS = [0, 1, 2]
+PATIENCE = {"request.timeout.ms": 4_000, "socket.timeout.ms": 5_000}
+
+
+@pytest.fixture
+def cluster() -> Iterator[LocalCluster]:
+    with LocalCluster(["--log-level", "error"]) as cluster:
+        assert penstock(cluster, "topics", "create", "t", "--partitions", str(len(PARTITIONS))).returncode == 0
+        yield cluster
+
+
+async def test_acknowledged_records_are_seen_in_the_store_whoever_was_killed(cluster: LocalCluster) -> None:
+    store = open_store(cluster.state().store_url)
+    follower = Follower(store, "t", PARTITIONS)
+    async with ConfluentLoad(cluster.bootstrap, "t", PARTITIONS, **PATIENCE) as load:
+        for victims in (cluster.brokers()[:1], cluster.state().of_role("controller"), cluster.brokers()):
+            await load.until_acknowledged(100)
+            await follower.until_seen(load)
+            cluster.kill(victims)
+            await asyncio.to_thread(cluster.wait_for_new, victims)
+        await load.until_acknowledged(100)
+        await follower.until_seen(load)
+    await follower.until_seen(load)
+    log = await follower.log()
+    check(load, log)
+    fresh = Follower(store, "t", PARTITIONS)
+    await fresh.until_seen(load)
+    assert await fresh.log() == log
+    await store.close()

@@ -1,0 +1,357 @@
+"""Publishing: at most what changed, monotone whoever else publishes, whole whatever the store does, old versions gone in time."""
+
+import asyncio
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from random import Random
+from typing import Any, TypeVar
+
+import pytest
+from managers_cluster import Cluster, part, replaced, snapshot_of, uploaded
+
+from controller.config import ControllerConfig
+from controller.manifest.publisher import ManifestPublisher, Superseded
+from controller.metadata.image import MetadataImage
+from controller.metadata.records import Record
+from objectstore.errors import ObjectNotFound, PreconditionFailed, Unavailable
+from objectstore.memory import MemoryStore
+from objectstore.ports import Body
+from stream.errors import ObjectCorrupt
+from stream.ids import Millis
+from stream.keys import manifest_key, parse_manifest_key
+from stream.manifest.errors import ManifestNotFound, ManifestWentBack, SeveralClusters
+from stream.manifest.plan import OffsetRange
+from stream.manifest.sections import load_root
+from stream.manifest.view import ClusterView
+from stream.ports import WalIdentity
+
+T = TypeVar("T")
+GRACE_MS = 120_000
+
+
+class CommittedImage:
+    """What the publisher sees of a runtime: an image between two batches, and the records that change it."""
+
+    def __init__(self, image: MetadataImage, epoch: int) -> None:
+        self.image, self.epoch = image, epoch
+        self.notes: list[Callable[[Sequence[Record]], None]] = []
+
+    def observe(self, note: Callable[[Sequence[Record]], None]) -> None:
+        self.notes.append(note)
+
+    async def between(self, look: Callable[[MetadataImage], T]) -> T:
+        await asyncio.sleep(0)
+        return look(self.image)
+
+
+class World:
+    """A cluster with one topic whose partitions grow, and controllers that publish it."""
+
+    def __init__(self, partitions: int = 2) -> None:
+        self.cluster = Cluster()
+        self.now_s = 1_000.0
+        self.watching: list[CommittedImage] = []
+
+        def noting(records: Sequence[Record]) -> None:
+            self.cluster.image.apply_all(records)  # without looking at all of it each time
+            for runtime in self.watching:
+                for note in runtime.notes:
+                    note(records)
+
+        self.cluster.apply = noting  # type: ignore[method-assign]
+        self.node: WalIdentity = self.cluster.broker(1)
+        self.cluster.topic("t", partitions)
+        self.cluster.open_led(self.node)
+
+    def publisher(self, store: Any, epoch: int, image: MetadataImage | None = None) -> ManifestPublisher:
+        """image: of a controller that has not noticed yet that it leads no more."""
+        runtime = CommittedImage(image or self.cluster.image, epoch)
+        if image is None:
+            self.watching.append(runtime)
+        config = ControllerConfig(data_dir=Path("unused"), cluster_id="test", manifest_grace_ms=GRACE_MS)
+        now_ms = lambda: Millis(int(self.now_s * 1_000))  # noqa: E731
+        return ManifestPublisher(config, runtime, store, now=lambda: self.now_s, now_ms=now_ms)  # type: ignore[arg-type]
+
+    def append(self, partition: int = 0, count: int = 1) -> None:
+        stream_id = self.cluster.partitions("t")[partition].data_stream_id
+        for _ in range(count):
+            end = self.cluster.end(stream_id)
+            self.cluster.commit(self.node, uploaded(self.cluster.prepare(self.node)[0], part(stream_id, end, end + 10)))
+
+    def compact(self, partition: int, first: int, count: int) -> None:
+        stream_id = self.cluster.partitions("t")[partition].data_stream_id
+        found = self.cluster.spans(stream_id)[first : first + count]
+        new = uploaded(self.cluster.prepare(self.node)[0], part(stream_id, found[0][0], found[-1][1]))
+        self.cluster.commit(self.node, new, replaced=[replaced(stream_id, object_id, low, high) for low, high, object_id in found])
+
+
+class CountingStore(MemoryStore):
+    def __init__(self) -> None:
+        super().__init__()
+        self.put_keys: list[str] = []
+
+    async def put_if_absent(self, key: str, body: Body) -> str:
+        self.put_keys.append(key)
+        return await super().put_if_absent(key, body)
+
+
+async def versions(store: MemoryStore) -> list[int]:
+    parsed = [parse_manifest_key(info.key) async for info in store.list("manifest/")]
+    return [found[1] for found in parsed if found is not None]
+
+
+async def test_nothing_is_written_when_nothing_changed_and_little_when_little_did() -> None:
+    world, store = World(partitions=300), CountingStore()
+    publisher = world.publisher(store, 1)
+    assert await publisher.publish()
+    for _ in range(3):
+        assert not await publisher.publish()
+    for partition in range(300):
+        world.append(partition, 5)
+    world.append(3, 70)
+    assert await publisher.publish()
+    whole = (await store.head(manifest_key("test", 2))).size_bytes
+    world.append(290)
+    assert await publisher.publish()
+    assert (await store.head(manifest_key("test", 3))).size_bytes < whole / 3
+    assert store.put_keys == [manifest_key("test", version) for version in (1, 2, 3)]
+    view = ClusterView(store)
+    await view.refresh()
+    ends = [state.end_offset for state in await view.partitions(["t"])]
+    assert ends == [{290: 60, 3: 750}.get(partition, 50) for partition in range(300)]
+
+
+async def test_a_plan_of_many_pages_after_compaction() -> None:
+    world, store = World(), MemoryStore()
+    publisher = world.publisher(store, 1)
+    world.append(0, 3_000)
+    await publisher.publish()
+    world.compact(0, 1_500, 1_000)
+    world.append(0, 1)
+    await publisher.publish()
+    view = ClusterView(store)
+    await view.refresh()
+    slices = await view.plan([OffsetRange("t", 0, 5, 30_005)])
+    assert [item.start_offset for item in slices] == [5, *range(10, 15_000, 10), 15_000, *range(25_000, 30_010, 10)]
+    assert (slices[0].end_offset, slices[0].size_bytes, slices[0].record_count, slices[-1].end_offset) == (10, 50, 5, 30_005)
+    young = await view.plan([OffsetRange("t", 0, 0, 30_010)], timestamp_from_ms=29_991)
+    assert [(item.start_offset, item.end_offset) for item in young] == [(29_990, 30_000), (30_000, 30_010)]
+
+
+class InterleavedStore(MemoryStore):
+    """Every call lets others go first, and remembers what was written in which order."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.written: list[str] = []
+
+    async def put_if_absent(self, key: str, body: Body) -> str:
+        await asyncio.sleep(0)
+        etag = await super().put_if_absent(key, body)
+        self.written.append(key)
+        await asyncio.sleep(0)
+        return etag
+
+    async def get_tail(self, key: str, length: int) -> Any:
+        await asyncio.sleep(0)
+        return await super().get_tail(key, length)
+
+
+@pytest.mark.parametrize("seed", range(30))
+async def test_a_deposed_leader_that_goes_on_publishing_never_turns_time_back(seed: int) -> None:
+    rng = Random(seed)
+    world, store = World(), InterleavedStore()
+    world.append(0, 3)
+    zombie = world.publisher(store, 1)
+    if rng.random() < 0.7:
+        await zombie.publish()
+    world.append(0, 2)
+    stale = world.watching.pop()
+    stale.image = snapshot_of(world.cluster.image)
+    world.append(1, 2)
+    leader = world.publisher(store, 2)
+
+    async def go_on(publisher: ManifestPublisher, is_zombie: bool) -> bool:
+        for _ in range(rng.randint(1, 4)):
+            for _ in range(rng.randint(0, 3)):
+                await asyncio.sleep(0)
+            try:
+                await publisher.publish()
+            except Superseded:
+                return True
+            if not is_zombie:
+                world.append(rng.randint(0, 1))
+        return False
+
+    await asyncio.gather(go_on(zombie, True), go_on(leader, False))
+    await leader.publish()
+    while await leader.publish():
+        pass
+    parsed = [parse_manifest_key(key) for key in store.written]
+    roots = [await load_root(store, "test", found[1]) for found in parsed if found is not None]
+    assert [root.version for root in roots] == list(range(1, len(roots) + 1))
+    moments = [(root.controller_epoch, root.metadata_offset) for root in roots]
+    assert moments == sorted(moments)
+    assert roots[-1].moment == (2, len(roots))
+    zombie._newest = -1
+    with pytest.raises(Superseded):
+        await zombie.publish()
+    view = ClusterView(store)
+    await view.refresh()
+    stream_ids = [partition.data_stream_id for partition in world.cluster.partitions("t")]
+    assert [state.end_offset for state in await view.partitions(["t"])] == [world.cluster.end(stream_id) for stream_id in stream_ids]
+
+
+class UncertainStore(MemoryStore):
+    """PUTs fail, before or after they took effect."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.faults: list[str] = []
+
+    async def put_if_absent(self, key: str, body: Body) -> str:
+        fault = self.faults.pop(0) if self.faults else ""
+        if fault == "before":
+            raise Unavailable("put_if_absent", key, "injected")
+        etag = await super().put_if_absent(key, body)
+        if fault == "after":
+            raise Unavailable("put_if_absent", key, "injected")
+        if fault == "repeated":
+            return await super().put_if_absent(key, body)
+        return etag
+
+
+@pytest.mark.parametrize("fault", ["before", "after", "repeated"])
+async def test_a_put_with_an_unknown_outcome_is_repeated_and_what_changed_meanwhile_follows(fault: str) -> None:
+    world, store = World(), UncertainStore()
+    publisher = world.publisher(store, 1)
+    world.append()
+    await publisher.publish()
+    assert await publisher.keep_from(Millis(0)) is None
+    world.append()
+    assert await publisher.keep_from(Millis(0)) is not None
+    store.faults = [fault]
+    if fault == "repeated":  # the retries inside the store meet their own success
+        assert await publisher.publish()
+    else:
+        with pytest.raises(Unavailable):
+            await publisher.publish()
+        assert await publisher.keep_from(Millis(0)) is not None
+        world.append()
+        assert await publisher.publish()
+        assert await publisher.keep_from(Millis(0)) is not None, "the last append is in no version yet"
+        assert await publisher.publish()
+    assert await publisher.keep_from(Millis(0)) is None
+    assert sorted(await versions(store)) == list(range(1, (3 if fault == "repeated" else 4)))
+    view = ClusterView(store)
+    await view.refresh()
+    assert (await view.partitions(["t"]))[0].end_offset == (20 if fault == "repeated" else 30)
+
+
+async def test_old_versions_go_after_their_grace_and_never_one_that_is_referred_to() -> None:
+    world, store = World(partitions=600), MemoryStore()
+    publisher = world.publisher(store, 1)
+    for turn in range(40):
+        world.append(turn * 15 % 600, 1)
+        assert await publisher.publish()
+        await publisher._drop_old()
+        world.now_s += 1
+    assert len(await versions(store)) == 40
+    world.now_s += GRACE_MS / 1_000
+    world.append()
+    await publisher.publish()
+    await publisher._drop_old()
+    left = await versions(store)
+    assert len(left) < 10
+    view = ClusterView(store)
+    await view.refresh()
+    assert sum(state.end_offset for state in await view.partitions(["t"])) == 410
+    again = world.publisher(store, 2)
+    await again.publish()
+    world.now_s += GRACE_MS / 1_000
+    await again._drop_old()
+    assert await versions(store) == [42], "a new leader refers to nothing of the old one's"
+
+
+async def test_a_view_follows_versions_and_survives_the_deletion_of_the_one_it_holds() -> None:
+    world, store = World(), MemoryStore()
+    publisher = world.publisher(store, 1)
+    world.append(0, 70)
+    await publisher.publish()
+    view, idle = ClusterView(store), ClusterView(store)
+    assert (await view.refresh()).version == (await idle.refresh()).version == 1
+    for _ in range(6):
+        world.append(0, 70)
+        await publisher.publish()
+    assert (await view.refresh()).version == 7
+    await store.delete([manifest_key("test", version) for version in range(1, 7)])
+    assert len(await idle.plan([OffsetRange("t", 0, 0, 700)])) == 70
+    assert idle.root.version == 7
+
+
+async def test_a_store_without_a_manifest_or_with_several_or_with_an_older_one() -> None:
+    store = MemoryStore()
+    with pytest.raises(ManifestNotFound):
+        await ClusterView(store).refresh()
+    world = World()
+    publisher = world.publisher(store, 3)
+    await publisher.publish()
+    world.append()
+    await publisher.publish()
+    view = ClusterView(store)
+    await view.refresh()
+    await store.put("manifest/other/99999999999999999998", b"x")
+    with pytest.raises(SeveralClusters) as several:
+        await ClusterView(store).refresh()
+    assert several.value.cluster_ids == ["other", "test"]
+    await store.delete([manifest_key("test", 2)])
+    view._newest_at = -1e9
+    with pytest.raises(ManifestWentBack):
+        await view.refresh()
+    await store.delete([manifest_key("test", 1)])
+    await world.publisher(store, 2).publish()
+    for version in range(2, 5):
+        world.append()
+        await world.watching[-1].between(lambda _: None)
+        await store.put(manifest_key("test", version), await store.get(manifest_key("test", 1)))
+    with pytest.raises(ObjectCorrupt):
+        await view.refresh()
+
+
+async def test_every_damaged_byte_is_noticed() -> None:
+    world, store = World(), MemoryStore()
+    publisher = world.publisher(store, 1)
+    world.append(0, 70)
+    await publisher.publish()
+    key = manifest_key("test", 1)
+    whole = await store.get(key)
+    wanted = [OffsetRange("t", 0, 0, 700), OffsetRange("t", 1, 0, 0)]
+    assert len(await _planned(store, wanted)) == 70
+    for at in range(16, len(whole)):
+        damaged = bytearray(whole)
+        damaged[at] ^= 1 << (at % 8)
+        await store.put(key, bytes(damaged))
+        with pytest.raises(ObjectCorrupt):
+            await _planned(store, wanted)
+    for size in (0, 5, 51, 52, 100, len(whole) - 1):
+        await store.put(key, whole[:size])
+        with pytest.raises(ObjectCorrupt):
+            await _planned(store, wanted)
+
+
+async def _planned(store: MemoryStore, wanted: list[OffsetRange]) -> list[Any]:
+    view = ClusterView(store, "test")
+    await view.refresh()
+    return await view.plan(wanted)
+
+
+async def test_a_damaged_newest_version_is_passed_by_the_next_leader() -> None:
+    world, store = World(), MemoryStore()
+    await world.publisher(store, 1).publish()
+    await store.put(manifest_key("test", 2), b"rubbish")
+    await world.publisher(store, 2).publish()
+    assert (await ClusterView(store).refresh()).version == 3
+    with pytest.raises(PreconditionFailed):
+        await store.put_if_absent(manifest_key("test", 3), b"")
+    with pytest.raises(ObjectNotFound):
+        await store.get(manifest_key("test", 4))
