@@ -6,13 +6,14 @@ import os
 import signal
 import subprocess
 import sys
+import tempfile
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Final
 
-from benchmarks import clients, harness, moves
+from benchmarks import clients, controllers, harness, moves, scale
 from benchmarks.harness import Measure
 from objectstore.url import open_store
 
@@ -215,10 +216,10 @@ def _resident_mb(pid: int) -> float:
 
 
 @contextmanager
-def _cluster(brokers: int) -> Iterator[tuple[str, Path]]:
+def _cluster(brokers: int, *arguments: str) -> Iterator[tuple[str, Path]]:
     """Processes of their own over moto: (bootstrap servers, state file)."""
     state = Path(f"/tmp/penstock-bench-{os.getpid()}.json")
-    process, _ = _dev("--brokers", str(brokers), "--state-file", str(state))
+    process, _ = _dev("--brokers", str(brokers), "--state-file", str(state), *arguments)
     try:
         nodes = json.loads(state.read_text())["processes"]
         yield ",".join(f"127.0.0.1:{node['port']}" for node in nodes if node["role"] == "broker"), state
@@ -258,6 +259,41 @@ def drain() -> list[Measure]:
     return [Measure("SIGTERM to exit of a broker that leads 1,000 partitions", seconds, "s", 10, "lower")]
 
 
+def controller_work() -> list[Measure]:
+    """What the metadata layer takes with much to keep, and with many at once."""
+    with tempfile.TemporaryDirectory(prefix="penstock-bench-") as place:
+        store = f"file:{place}/store"
+        count = controllers.write_snapshot(store)
+        starts = [controllers.start_s(store, Path(place) / f"controller-{number}") for number in range(REPEATS)]
+    rates = [controllers.commits_per_s(SECONDS) for _ in range(REPEATS)]
+    note = f"{count:,} records in its snapshot, {controllers.PARTITIONS:,} partitions"
+    return [
+        Measure("controller start with 100,000 stream objects, exec to serving", harness.median_of(starts), "s", 3, "lower", note=note),
+        Measure(
+            "metadata commits through 3 controllers in one process", harness.median_of(rates), "/s", 5_000, "higher",
+            note=f"{controllers.RECORD_BYTES}-byte records, {controllers.IN_FLIGHT_COUNT} in flight",
+        ),
+    ]  # fmt: skip
+
+
+def many_partitions() -> list[Measure]:
+    """10,000 partitions over 3 brokers and 3 controllers, processes of their own on moto. The bars are our own."""
+    brokers = [0, 1, 2]
+    with _cluster(len(brokers), "--controllers", "3") as (bootstrap, state):
+        created = scale.create_s(bootstrap, brokers)
+        moved = scale.move_s(bootstrap, brokers)
+        failed_over = scale.fail_over_s(bootstrap, brokers, moves.Kill(state, signal.SIGKILL))
+    return [
+        Measure("10,000 partitions created, until each took a record", created, "s", 30, "lower"),
+        Measure("10,000 partitions moved by one file, until each took a record", moved, "s", 30, "lower"),
+        Measure("kill -9 of the broker that leads 3,333, until all 10,000 took a record", failed_over, "s", 30, "lower"),
+    ]
+
+
+def scale_work() -> list[Measure]:
+    return [*controller_work(), *many_partitions()]
+
+
 BARS: Final[dict[str, Callable[[], Sequence[Measure]]]] = {
     "throughput": throughput,
     "store-writes": store_writes,
@@ -271,4 +307,5 @@ BARS: Final[dict[str, Callable[[], Sequence[Measure]]]] = {
     "moves": planned_moves,
     "kills": kills,
     "drain": drain,
+    "scale": scale_work,
 }

@@ -19,7 +19,6 @@ from typing import Any
 import structlog
 import uvloop
 
-from broker.collector import tune_collector
 from broker.config import BrokerConfig
 from broker.node import Broker
 from controller.config import ControllerConfig
@@ -28,6 +27,7 @@ from objectstore.faults import FaultConfig, FaultyStore, Latency, Selection
 from objectstore.metered import MeteredStore
 from objectstore.ports import ObjectStore
 from objectstore.url import open_store
+from stream.collector import tune_collector
 from stream.config import StreamConfig
 
 PUTS = frozenset({"put", "put_if_absent", "put_if_match"})

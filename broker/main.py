@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING, Final
 
 import structlog
 
-from broker.collector import tune_collector
 from broker.config import BrokerConfig
+from stream.collector import tune_collector
 
 if TYPE_CHECKING:
     from stream.config import StreamConfig

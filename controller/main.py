@@ -24,7 +24,8 @@ from controller.config import ControllerConfig
 from controller.dispatch import REQUESTS
 from controller.errors import DataDirInUse, InvalidConfig, NotLeader, QuorumClosed
 from controller.journal import sync_directory
-from controller.metadata.records import MetadataOffset, Record
+from controller.metadata.records import MetadataOffset
+from controller.metadata.snapshot import ImageCopy
 from controller.quorum import RaftQuorum
 from controller.raft.core import CoreConfig
 from controller.raft.messages import Members
@@ -36,6 +37,7 @@ from controller.snapshots import SnapshotStore, Snapshotter, copy_image
 from controller.standby import Standby
 from objectstore.ports import ObjectStore
 from stream.clock import WallClock
+from stream.collector import tune_collector
 from stream.ids import Millis
 
 _log = structlog.get_logger()
@@ -145,7 +147,7 @@ class ControllerServer:
         self._transport = transport = PeerTransport(config.cluster_id, config.controller_id, others, quorum.receive)
         await quorum.start(Members(tuple(sorted(voters))), loaded.base if loaded else None, transport)
 
-        async def copy_standby() -> tuple[list[Record], MetadataOffset]:
+        async def copy_standby() -> tuple[ImageCopy, MetadataOffset]:
             return copy_image(standby.image)
 
         self._service = service = ControllerService(config, quorum, REQUESTS, standby=copy_standby, raft=transport.serve, now=loop.time)
@@ -239,6 +241,7 @@ def run(config: ControllerConfig, store_url: str) -> int:
     structlog.configure(logger_factory=structlog.PrintLoggerFactory(sys.stderr))
 
     async def main() -> int:
+        tune_collector()
         store = open_store(store_url)
         try:
             return await run_controller(config, store)

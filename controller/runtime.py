@@ -2,7 +2,8 @@
 
 Invariants: managers run one after another against one image; a request is answered, and its records shown to followers, only after they are
 committed; between two batches the image holds committed records only (`between` relies on it). One proposal is under way; what arrives
-meanwhile forms the next batch, so the batch grows with the load and an idle controller answers after one fdatasync.
+meanwhile forms the next batch, so the batch grows with the load and an idle controller answers after one fdatasync. A proposal takes no
+further request once its records reach `batch_bytes_max`: it is that and one transaction, of `transaction_bytes_max`, at the most.
 A request without records is answered only when a majority has confirmed that we still lead: an old leader answers nothing.
 When a proposal fails, the image may hold what is not committed: the runtime is over (`failed`) and the image is built again from the log.
 Must not know a request's meaning (`controller.dispatch`) nor gRPC. Source: KRaft `QuorumController`'s event queue.
@@ -216,17 +217,23 @@ class Runtime:
         """Managers, then one proposal, then the answers. The records of one request are in one proposal: all or nothing."""
         replies: list[Reply[Any]] = []
         encoded: list[bytes] = []
-        self.counters.requests += len(batch)
+        size_bytes = 0
         try:
             for pending in batch:
                 reply, records = self._answer(pending)
                 replies.append(reply)
                 encoded += records
+                size_bytes += sum(map(len, records))
+                if size_bytes >= self._config.batch_bytes_max:
+                    self._put_back(batch[len(replies) :])
+                    del batch[len(replies) :]
+                    break
+            self.counters.requests += len(batch)
             if encoded:
                 await self._quorum.propose(self._epoch, encoded)
                 self.counters.batches += 1
                 self.counters.records += len(encoded)
-                self.counters.bytes += sum(map(len, encoded))
+                self.counters.bytes += size_bytes
             else:
                 await self._quorum.confirm(self._epoch)
         except BaseException as error:
@@ -239,6 +246,11 @@ class Runtime:
         for pending, reply in zip(batch, replies, strict=True):
             pending.answer.set_result(reply)
 
+    def _put_back(self, rest: list[_Pending]) -> None:
+        """The batch is full: these are first in the next one."""
+        self._queue.extendleft(reversed(rest))
+        self._queue_bytes += sum(pending.size_bytes for pending in rest)
+
     def _answer(self, pending: _Pending) -> tuple[Reply[Any], list[bytes]]:
         """Run one manager and apply its records, so that the next one sees them. A manager that raises has changed nothing.
 
@@ -250,6 +262,13 @@ class Runtime:
         except Exception as error:  # noqa: BLE001 - a defect of one manager is the end of one request, not of the controller
             _log.exception("request_failed", request=pending.name)
             detail = f"{pending.name} failed inside the controller: {type(error).__name__}: {error}"
+            return Reply(status=Status.INVALID_REQUEST, detail=detail, controller_epoch=self._epoch), []
+        size_bytes = sum(map(len, encoded))
+        if size_bytes > self._config.transaction_bytes_max:
+            detail = (
+                f"{pending.name} makes {size_bytes} bytes of metadata records, {self._config.transaction_bytes_max} are allowed: split it"
+            )
+            _log.warning("transaction_too_large", request=pending.name, size_bytes=size_bytes)
             return Reply(status=Status.INVALID_REQUEST, detail=detail, controller_epoch=self._epoch), []
         self._image.apply_all(result.records)
         if result.records:

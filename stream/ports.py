@@ -7,7 +7,7 @@
 from collections.abc import Sequence
 from dataclasses import dataclass
 from enum import IntEnum
-from typing import Protocol
+from typing import NamedTuple, Protocol
 
 from stream.ids import Millis, NodeEpoch, NodeId, ObjectId, Offset, StreamEpoch, StreamId, WalSequence
 
@@ -107,8 +107,9 @@ class CommitObjects:
     wal_committed: WalSequence | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class WalIdentity:
+class WalIdentity(NamedTuple):
+    """One start of one broker, as the writer of its WAL. A key of many tables: hashed and compared without Python code."""
+
     node_id: NodeId
     node_epoch: NodeEpoch
 

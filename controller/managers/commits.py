@@ -17,7 +17,7 @@ from controller.managers.result import Refused, Result
 from controller.metadata.image import MetadataImage
 from controller.metadata.objects import ObjectPhase, ObjectState
 from controller.metadata.records import RangeEntry, Record, StreamClosed, WalRecord
-from controller.metadata.topics import PartitionKey, is_moving
+from controller.metadata.topics import PartitionKey, in_order, is_moving
 from controller.rpc.messages import CloseItem, Commit, CommitObject, ReplacedItem, Status
 from stream.ids import Millis, NodeId, ObjectId, StreamId, WalSequence
 from stream.ports import ObjectRole, WalIdentity
@@ -140,7 +140,9 @@ class _Commit:
             stream = self._image.streams.get(stream_id)
             if stream is not None:
                 keys.add(PartitionKey(stream.topic_id, stream.partition))
-        moving = [found for key in sorted(keys) if (found := self._image.topics.partition(key)) is not None and is_moving(found)]
+        moving = [
+            found for key in sorted(keys, key=in_order) if (found := self._image.topics.partition(key)) is not None and is_moving(found)
+        ]
         if not moving:
             return
         elector = Elector(self._image, self._live)

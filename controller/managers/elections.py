@@ -12,7 +12,7 @@ import msgspec
 
 from controller.metadata.image import MetadataImage
 from controller.metadata.records import PartitionRecord, Record
-from controller.metadata.topics import NO_LEADER
+from controller.metadata.topics import NO_LEADER, in_order
 from stream.ids import Millis, NodeEpoch, NodeId, StreamEpoch
 from stream.ports import WalIdentity
 
@@ -102,7 +102,7 @@ def elect_leaderless(
     if not elector.eligible:
         return []
     records: list[Record] = []
-    for key in sorted(image.topics.led_by(NO_LEADER)):
+    for key in sorted(image.topics.led_by(NO_LEADER), key=in_order):
         partition = image.topics.partition(key)
         if partition is not None and not has_open_stream(image, partition):
             records.append(elector.elect(partition, now_ms))

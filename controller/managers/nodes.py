@@ -5,6 +5,7 @@ A fenced incarnation never comes back: it registers again as a new one. Source: 
 """
 
 from collections.abc import Collection, Iterable
+from heapq import nsmallest
 
 import msgspec
 
@@ -14,6 +15,7 @@ from controller.managers.result import Refused, Result
 from controller.metadata.image import MetadataImage
 from controller.metadata.nodes import NodeState
 from controller.metadata.records import NodeRecord, NodeRemoved, Record, WalEnded, WalRecord
+from controller.metadata.topics import in_order
 from controller.rpc.messages import BrokerRegistered, Progress, RegisterBroker, Status, UnregisterBroker
 from stream.ids import Millis, NodeId, WalSequence
 from stream.ports import WalIdentity
@@ -59,9 +61,9 @@ def unregister_broker(image: MetadataImage, request: UnregisterBroker, now_ms: M
             raise Refused(Status.OFFSET_NOT_MATCHED, f"the WAL of {me} can not end at slot {request.wal_end}, below what is committed")
     except Refused as refused:
         return refused.result()
-    led = sorted(image.topics.led_by(me))
+    led = image.topics.led_by(me)
     elector = Elector(image, live, without=me.node_id)
-    partitions = [image.topics.partition(key) for key in led[:ELECTIONS_PER_TRANSACTION_MAX]]
+    partitions = [image.topics.partition(key) for key in nsmallest(ELECTIONS_PER_TRANSACTION_MAX, led, key=in_order)]
     records: list[Record] = [elector.elect(partition, now_ms) for partition in partitions if partition is not None]
     remaining = len(led) - len(partitions)
     if not remaining:

@@ -9,6 +9,7 @@ Source: AutoMQ `ReplicationControlManager#changePartitionReassignmentV2`, DESIGN
 
 from collections import Counter
 from collections.abc import Callable, Collection, Sequence
+from heapq import nsmallest
 from typing import Protocol, TypeVar
 
 import msgspec
@@ -19,7 +20,7 @@ from controller.managers.placement import REPLICATION_FACTOR_MAX
 from controller.managers.result import Refused, Result
 from controller.metadata.image import MetadataImage
 from controller.metadata.records import Move, PartitionRecord, Record
-from controller.metadata.topics import NO_LEADER, PartitionKey, is_reassigning
+from controller.metadata.topics import NO_LEADER, PartitionKey, in_order, is_reassigning
 from controller.rpc.messages import (
     AlterReassignments,
     DrainBroker,
@@ -127,8 +128,8 @@ def drain_broker(
     records: list[Record] = [] if node.draining else [msgspec.structs.replace(node, draining=True)]
     if not mover.elector.eligible:
         return Result(records, value=Progress(remaining=0))
-    led = sorted(image.topics.led_by(me))
-    for key in led[: request.partitions_max]:
+    led = image.topics.led_by(me)
+    for key in nsmallest(request.partitions_max, led, key=in_order):
         partition = image.topics.partition(key)
         if partition is not None:
             mover.to(partition, partition.replicas, mover.elector.by_load(partition.replicas))
@@ -138,7 +139,7 @@ def drain_broker(
 def overdue_sources(image: MetadataImage, now_ms: Millis) -> dict[WalIdentity, PartitionKey]:
     """Living owners of streams whose move should have ended, each with one such partition. O(moves under way)."""
     found: dict[WalIdentity, PartitionKey] = {}
-    for key in sorted(image.topics.led_by(NO_LEADER)):
+    for key in sorted(image.topics.led_by(NO_LEADER), key=in_order):
         partition = image.topics.partition(key)
         if partition is None or partition.target_replicas is None or partition.move is None or partition.move.deadline_ms > now_ms:
             continue

@@ -8,6 +8,7 @@ Source: AutoMQ `FailoverControlManager`, traps 13, 16, 17 of `reference/automq.m
 
 from collections import Counter
 from collections.abc import Collection
+from heapq import nsmallest
 
 import msgspec
 
@@ -19,7 +20,7 @@ from controller.metadata.image import MetadataImage
 from controller.metadata.nodes import WalState
 from controller.metadata.records import RangeEntry, Record, StreamClosed, WalEnded, WalRecord
 from controller.metadata.streams import StreamState
-from controller.metadata.topics import PartitionKey, PartitionState, is_moving, leader_of
+from controller.metadata.topics import PartitionKey, PartitionState, in_order, is_moving, leader_of
 from controller.rpc.messages import CommitObject, CommitRecovered, Progress, Status
 from stream.ids import Millis, NodeId
 from stream.ports import WalIdentity
@@ -115,15 +116,14 @@ def _hand_over(changes: LogChanges, failed: WalIdentity, elector: Elector, now_m
         stream = image.streams.get(stream_id)
         if stream is not None:
             streams.setdefault(PartitionKey(stream.topic_id, stream.partition), []).append(stream)
-    keys = sorted(streams)
-    for key in keys[:ELECTIONS_PER_TRANSACTION_MAX]:
+    for key in nsmallest(ELECTIONS_PER_TRANSACTION_MAX, streams, key=in_order):
         for stream in sorted(streams[key], key=_stream_id):
             end = max(changes.end_of(stream), stream.start_offset)
             changes.records.append(StreamClosed(stream.stream_id, stream.epoch, end))
         partition = image.topics.partition(key)
         if partition is not None and _is_due(partition, failed, elector):
             changes.records.append(elector.elect(partition, now_ms))
-    return max(len(keys) - ELECTIONS_PER_TRANSACTION_MAX, 0)
+    return max(len(streams) - ELECTIONS_PER_TRANSACTION_MAX, 0)
 
 
 def _is_due(partition: PartitionState, failed: WalIdentity, elector: Elector) -> bool:

@@ -1,4 +1,7 @@
-"""Records to bytes and back: msgpack arrays with the record's tag. An unknown tag is an error: older software must not skip facts."""
+"""Records to bytes and back: msgpack arrays with the record's tag, UUIDs as 16 bytes.
+
+An unknown tag is an error: older software must not skip facts.
+"""
 
 from collections.abc import Iterable
 
@@ -6,7 +9,7 @@ import msgspec
 
 from controller.metadata.records import Record
 
-_ENCODER = msgspec.msgpack.Encoder()
+_ENCODER = msgspec.msgpack.Encoder(uuid_format="bytes")
 _DECODER: msgspec.msgpack.Decoder[Record] = msgspec.msgpack.Decoder(Record)
 
 

@@ -104,12 +104,15 @@ class MetadataImage:
         for record in records:
             self.apply(record, self.end_offset)
 
-    def load_snapshot(self, records: Iterable[Record], end_offset: MetadataOffset) -> None:
-        """Fill a fresh image from a snapshot as of `end_offset`."""
+    def load(self, records: Iterable[Record]) -> None:
+        """Records of a snapshot, in its order; as many calls as it takes, into a fresh image. `loaded` ends it."""
         if self.end_offset:
             raise broken("a snapshot is loaded into an image that is not fresh")
         for record in records:
             self._appliers[type(record)](record)
+
+    def loaded(self, end_offset: MetadataOffset) -> None:
+        """That was all of the snapshot, which holds everything below `end_offset`."""
         self.end_offset = end_offset
 
     def find_ranges(self, stream_id: StreamId, start: Offset, end: Offset, limit: int) -> list[ObjectRange]:

@@ -56,8 +56,9 @@ def _check_objects(objects: ObjectsImage, nodes: NodesImage, refs: Counter[Objec
 
 
 def _check_owners(streams: StreamsImage, nodes: NodesImage) -> None:
+    opened_by = {owner: streams.opened_by(owner) for owner in {stream.owner for stream in streams}}
     for stream in streams:
-        if stream.opened != (stream.stream_id in streams.opened_by(stream.owner)):
+        if stream.opened != (stream.stream_id in opened_by[stream.owner]):
             raise broken(f"stream {stream.stream_id}: the index of owners is wrong")
         wal = nodes.wal(stream.owner)
         if stream.opened and (wal is None or wal.ended):

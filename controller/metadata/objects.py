@@ -8,6 +8,8 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from enum import IntEnum
 
+import msgspec
+
 from controller.metadata.errors import broken
 from controller.metadata.records import ObjectCommitted, ObjectDestroyed, ObjectPrepared, ObjectRemoved
 from stream.ids import Millis, NodeEpoch, NodeId, ObjectId, WalSequence
@@ -22,8 +24,7 @@ class ObjectPhase(IntEnum):
     DESTROYED = 3
 
 
-@dataclass(slots=True)
-class ObjectState:
+class ObjectState(msgspec.Struct, gc=False):
     """since_ms means: deadline (prepared), time of the commit (committed), time of destruction (destroyed).
 
     role and size_bytes are 0 until it is committed. wal and wal_sequence: only of WAL objects committed in place.

@@ -19,26 +19,26 @@ ControllerEpoch = NewType("ControllerEpoch", int)
 """Raft term of the active controller."""
 
 
-class _Record(msgspec.Struct, frozen=True, array_like=True, tag=True):
-    """Base: frozen, encoded as [tag, field, field, ...]."""
+class _Record(msgspec.Struct, frozen=True, array_like=True, tag=True, gc=False):
+    """Base: frozen, encoded as [tag, field, field, ...]. Without cycles, so the collector need not look at them."""
 
 
-class ClusterRecord(_Record, tag="cluster", frozen=True):
+class ClusterRecord(_Record, tag="cluster", frozen=True, gc=False):
     cluster_id: str
 
 
-class TopicRecord(_Record, tag="topic", frozen=True):
+class TopicRecord(_Record, tag="topic", frozen=True, gc=False):
     topic_id: UUID
     name: str
 
 
-class TopicRemoved(_Record, tag="topic-removed", frozen=True):
+class TopicRemoved(_Record, tag="topic-removed", frozen=True, gc=False):
     """Takes its partitions and configs with it. Streams are removed by their own records."""
 
     topic_id: UUID
 
 
-class Move(msgspec.Struct, frozen=True, array_like=True):
+class Move(msgspec.Struct, frozen=True, array_like=True, gc=False):
     """The last planned change of a partition's leader. Under way until `elected_ms` is set. Times are the controller's."""
 
     source: NodeId
@@ -53,7 +53,7 @@ class Move(msgspec.Struct, frozen=True, array_like=True):
     """The leader epoch that the election began."""
 
 
-class PartitionRecord(_Record, tag="partition", frozen=True):
+class PartitionRecord(_Record, tag="partition", frozen=True, gc=False):
     """The whole state of one partition; a later record of the same partition replaces it.
 
     replicas: leader candidates in order, the first is preferred. leader -1 / leader_node_epoch -1: nobody leads.
@@ -73,7 +73,7 @@ class PartitionRecord(_Record, tag="partition", frozen=True):
     move: Move | None = None
 
 
-class NodeRecord(_Record, tag="node", frozen=True):
+class NodeRecord(_Record, tag="node", frozen=True, gc=False):
     """A broker's registration. Replaces the earlier one of the same node; a higher node_epoch fences the lower."""
 
     node_id: NodeId
@@ -90,11 +90,11 @@ class NodeRecord(_Record, tag="node", frozen=True):
     """It is about to leave: it is elected for nothing any more."""
 
 
-class NodeRemoved(_Record, tag="node-removed", frozen=True):
+class NodeRemoved(_Record, tag="node-removed", frozen=True, gc=False):
     node_id: NodeId
 
 
-class WalRecord(_Record, tag="wal", frozen=True):
+class WalRecord(_Record, tag="wal", frozen=True, gc=False):
     """The WAL of one incarnation of a broker. Recovery starts at slot `committed`.
 
     recoverer: the (node, epoch) that was asked to recover it; -1 while its writer lives or nobody has been asked.
@@ -107,7 +107,7 @@ class WalRecord(_Record, tag="wal", frozen=True):
     recoverer_epoch: NodeEpoch = NodeEpoch(-1)
 
 
-class WalEnded(_Record, tag="wal-ended", frozen=True):
+class WalEnded(_Record, tag="wal-ended", frozen=True, gc=False):
     """Recovered (or closed cleanly) up to `end`: nothing in this WAL matters any more except objects that ranges refer to."""
 
     node_id: NodeId
@@ -115,7 +115,7 @@ class WalEnded(_Record, tag="wal-ended", frozen=True):
     end: WalSequence
 
 
-class StreamCreated(_Record, tag="stream", frozen=True):
+class StreamCreated(_Record, tag="stream", frozen=True, gc=False):
     """kind: "meta", "data", "txn". Created closed, epoch -1, at offset 0."""
 
     stream_id: StreamId
@@ -124,7 +124,7 @@ class StreamCreated(_Record, tag="stream", frozen=True):
     kind: str
 
 
-class StreamOpened(_Record, tag="stream-opened", frozen=True):
+class StreamOpened(_Record, tag="stream-opened", frozen=True, gc=False):
     """Begins a new range of ownership at the stream's end (or keeps the current one, if owner and epoch are the same)."""
 
     stream_id: StreamId
@@ -133,24 +133,24 @@ class StreamOpened(_Record, tag="stream-opened", frozen=True):
     node_epoch: NodeEpoch
 
 
-class StreamClosed(_Record, tag="stream-closed", frozen=True):
+class StreamClosed(_Record, tag="stream-closed", frozen=True, gc=False):
     stream_id: StreamId
     epoch: StreamEpoch
     end_offset: Offset
 
 
-class StreamTrimmed(_Record, tag="stream-trimmed", frozen=True):
+class StreamTrimmed(_Record, tag="stream-trimmed", frozen=True, gc=False):
     """New start offset. Ranges of objects wholly below it are dropped, and with them references to objects."""
 
     stream_id: StreamId
     start_offset: Offset
 
 
-class StreamRemoved(_Record, tag="stream-removed", frozen=True):
+class StreamRemoved(_Record, tag="stream-removed", frozen=True, gc=False):
     stream_id: StreamId
 
 
-class RangeEntry(msgspec.Struct, frozen=True, array_like=True):
+class RangeEntry(msgspec.Struct, frozen=True, array_like=True, gc=False):
     """One stream's part of an object. Same fields as `stream.ports.StreamRange`."""
 
     stream_id: StreamId
@@ -161,13 +161,13 @@ class RangeEntry(msgspec.Struct, frozen=True, array_like=True):
     max_timestamp_ms: Millis
 
 
-class ObjectPrepared(_Record, tag="object-prepared", frozen=True):
+class ObjectPrepared(_Record, tag="object-prepared", frozen=True, gc=False):
     object_id: ObjectId
     key: str
     deadline_ms: Millis
 
 
-class ObjectCommitted(_Record, tag="object", frozen=True):
+class ObjectCommitted(_Record, tag="object", frozen=True, gc=False):
     """Adds the ranges to their streams and moves the streams' ends up to them (never down)."""
 
     object_id: ObjectId
@@ -182,7 +182,7 @@ class ObjectCommitted(_Record, tag="object", frozen=True):
     wal_sequence: WalSequence = WalSequence(-1)
 
 
-class RangesReplaced(_Record, tag="ranges-replaced", frozen=True):
+class RangesReplaced(_Record, tag="ranges-replaced", frozen=True, gc=False):
     """Compaction: these entries of one stream leave the index in favour of `object_id`, whose range is in `replacement`."""
 
     stream_id: StreamId
@@ -191,26 +191,26 @@ class RangesReplaced(_Record, tag="ranges-replaced", frozen=True):
     replacement: RangeEntry
 
 
-class ObjectDestroyed(_Record, tag="object-destroyed", frozen=True):
+class ObjectDestroyed(_Record, tag="object-destroyed", frozen=True, gc=False):
     """Nothing refers to it; bytes are deleted from the store after the read grace."""
 
     object_id: ObjectId
     destroyed_ms: Millis
 
 
-class ObjectRemoved(_Record, tag="object-removed", frozen=True):
+class ObjectRemoved(_Record, tag="object-removed", frozen=True, gc=False):
     """The bytes are gone from the store."""
 
     object_id: ObjectId
 
 
-class ProducerIdsAllocated(_Record, tag="producer-ids", frozen=True):
+class ProducerIdsAllocated(_Record, tag="producer-ids", frozen=True, gc=False):
     """Producer ids below `next_producer_id` belong to somebody."""
 
     next_producer_id: int
 
 
-class IdsReserved(_Record, tag="ids", frozen=True):
+class IdsReserved(_Record, tag="ids", frozen=True, gc=False):
     """Ids below these were given out once. Only snapshots write it: what was removed since must not be named again.
 
     Elsewhere the counters follow from the records: highest id seen + 1. Node epochs are cluster-wide, so that the WAL prefix of a node that
@@ -222,7 +222,7 @@ class IdsReserved(_Record, tag="ids", frozen=True):
     next_node_epoch: NodeEpoch
 
 
-class ConfigRecord(_Record, tag="config", frozen=True):
+class ConfigRecord(_Record, tag="config", frozen=True, gc=False):
     """One dynamic config. resource_type as in Kafka (2 topic, 4 broker); value None removes it."""
 
     resource_type: int
@@ -231,7 +231,7 @@ class ConfigRecord(_Record, tag="config", frozen=True):
     value: str | None
 
 
-class KeyValueRecord(_Record, tag="kv", frozen=True):
+class KeyValueRecord(_Record, tag="kv", frozen=True, gc=False):
     """value None removes the key."""
 
     key: str

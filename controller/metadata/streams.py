@@ -39,8 +39,7 @@ def _start(entry: LogEntry) -> Offset:
     return entry.start_offset
 
 
-@dataclass(slots=True)
-class StreamState:
+class StreamState(msgspec.Struct, gc=False):
     """kind: "meta", "data", "txn". epoch -1: never opened. node_id, node_epoch: the owner, or the last one when it is closed."""
 
     stream_id: StreamId
@@ -53,7 +52,7 @@ class StreamState:
     node_epoch: NodeEpoch = _NOBODY.node_epoch
     start_offset: Offset = _ORIGIN
     end_offset: Offset = _ORIGIN
-    entries: list[LogEntry] = field(default_factory=list[LogEntry])
+    entries: list[LogEntry] = msgspec.field(default_factory=list[LogEntry])
 
     @property
     def owner(self) -> WalIdentity:

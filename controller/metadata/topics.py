@@ -25,6 +25,11 @@ class PartitionKey(NamedTuple):
     partition: int
 
 
+def in_order(key: PartitionKey) -> tuple[int, int]:
+    """For sorting: UUIDs compare in Python code, which shows with thousands of keys."""
+    return key.topic_id.int, key.partition
+
+
 @dataclass(slots=True)
 class TopicState:
     topic_id: UUID
@@ -114,7 +119,7 @@ class TopicsImage:
         else:
             self._unlead(topic.partitions[record.partition])
             topic.partitions[record.partition] = record
-        self._led_by.setdefault(leader_of(record), set()).add(PartitionKey(record.topic_id, record.partition))
+        self._led_by.setdefault(leader_of(record), set()).add(PartitionKey(topic.topic_id, record.partition))
 
     def _unlead(self, partition: PartitionState) -> None:
         leader = leader_of(partition)

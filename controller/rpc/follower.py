@@ -21,7 +21,7 @@ from controller.errors import ControllerError
 from controller.metadata.codec import decode_record
 from controller.metadata.delta import MetadataDelta
 from controller.metadata.image import MetadataImage
-from controller.metadata.records import MetadataOffset, Record
+from controller.metadata.records import MetadataOffset
 from controller.rpc import messages as m
 from controller.rpc.client import ControllerClient
 from controller.rpc.lease import Lease
@@ -69,7 +69,8 @@ class MetadataFollower:
         self._now = now or asyncio.get_running_loop().time
         self._rng = rng or random.Random()  # noqa: S311 - jitter, not a secret
         self._image = MetadataImage()
-        self._loading: list[Record] | None = None
+        self._loading: MetadataImage | None = None
+        """What has come of a snapshot so far."""
         self._lease = Lease()
         self._session_at = ""
         """Address of the controller that answered our heartbeats last: the only one that could fence us for a broken stream."""
@@ -239,10 +240,10 @@ class MetadataFollower:
         if batch.session_timeout_ms:
             self._lease.told(batch.session_timeout_ms, batch.session_grace_ms)
         if batch.reset:
-            self._loading = []
+            self._loading = MetadataImage()
         if batch.snapshot:
             assert self._loading is not None, "a snapshot begins with reset"
-            self._loading.extend(decode_record(raw) for raw in batch.records)
+            self._loading.load(map(decode_record, batch.records))
         else:
             self._apply(batch)
         if batch.heard and self._node is not None:
@@ -254,10 +255,8 @@ class MetadataFollower:
         """A batch of the log; the first one after a snapshot puts the snapshot's image in place."""
         delta: MetadataDelta | None = None
         if self._loading is not None:
-            image = MetadataImage()
-            image.load_snapshot(self._loading, batch.base_offset)
-            self._loading = None
-            self._image = image
+            self._image, self._loading = self._loading, None
+            self._image.loaded(batch.base_offset)
             delta = MetadataDelta(everything=True)
         image = self._image
         if batch.base_offset != image.end_offset:

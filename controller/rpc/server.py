@@ -17,7 +17,8 @@ import structlog
 
 from controller.config import ControllerConfig
 from controller.errors import JournalFailed, NotLeader, QuorumClosed
-from controller.metadata.records import MetadataOffset, Record
+from controller.metadata.records import MetadataOffset
+from controller.metadata.snapshot import ImageCopy
 from controller.quorum import Quorum
 from controller.rpc.follower import STOPPING_DETAIL
 from controller.rpc.messages import ControllerStatus, DescribeController, FollowRequest, Message, MetadataBatch, Reply, Status
@@ -33,7 +34,7 @@ from controller.rpc.transport import (
 )
 from controller.runtime import Runtime
 from controller.sessions import Sessions
-from controller.snapshots import copy_image, encode_records
+from controller.snapshots import copy_image, encode_copy
 from stream.clock import MonotonicClock
 from stream.ids import NodeEpoch, NodeId
 
@@ -45,7 +46,7 @@ Handle = Callable[[Any, float | None, int, str], Awaitable[Reply[Any]]]
 """(request, seconds left, size in bytes, request id) -> reply."""
 
 
-CopyImage = Callable[[], Awaitable[tuple[list[Record], MetadataOffset]]]
+CopyImage = Callable[[], Awaitable[tuple[ImageCopy, MetadataOffset]]]
 
 
 @dataclass(frozen=True, slots=True)
@@ -178,7 +179,7 @@ class ControllerService:
     def _not_leader(self, leader: str) -> Reply[Any]:
         return Reply(status=Status.NOT_LEADER, detail=leader, controller_epoch=self._quorum.leadership.epoch)
 
-    async def _copy_image(self) -> tuple[list[Record], MetadataOffset]:
+    async def _copy_image(self) -> tuple[ImageCopy, MetadataOffset]:
         lead = self._lead
         return await (self._standby() if lead is None else lead.runtime.between(copy_image))
 
@@ -332,15 +333,16 @@ class _Feed:
 
     async def _send_snapshot(self) -> None:
         """The follower begins anew with the image as it is now. The empty batch behind the snapshot ends it."""
-        records, offset = await self._copy()
-        encoded = iter(await encode_records(records))
+        copied, offset = await self._copy()
+        encoded = await encode_copy(copied)
+        unsent = iter(encoded)
         reset = True
-        while chunk := _take_bytes(encoded, self._config.batch_bytes_max):
+        while chunk := _take_bytes(unsent, self._config.batch_bytes_max):
             await self._send(offset, chunk, snapshot=True, reset=reset)
             reset = False
         self._next = offset
         await self._send(offset, [])
-        _log.info("follower_snapshot_sent", node_id=self._hello.node_id, offset=offset, records=len(records))
+        _log.info("follower_snapshot_sent", node_id=self._hello.node_id, offset=offset, records=len(encoded))
 
 
 def _take_bytes(records: Iterator[msgspec.Raw], max_bytes: int) -> list[msgspec.Raw]:

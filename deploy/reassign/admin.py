@@ -3,8 +3,9 @@
 Invariant: errors of single partitions come back as texts beside their names; only what concerns the whole request raises.
 """
 
-from collections.abc import Collection, Iterable, Mapping
-from typing import Final
+from collections.abc import Collection, Iterable, Iterator, Mapping
+from itertools import islice
+from typing import Final, TypeVar
 
 from broker.wire import apis
 from broker.wire.error_codes import ErrorCode
@@ -17,8 +18,11 @@ from deploy.reassign.plan import Assignment, Key
 from deploy.wire import WireClient
 
 _TIMEOUT_MS: Final = 30_000
+PARTITIONS_PER_REQUEST_MAX: Final = 1_000
+"""Of reassignments and elections; what is more is asked for with further requests."""
 _PREFERRED: Final = 0
 _CODES: Final[Mapping[int, ErrorCode]] = {int(code): code for code in ErrorCode}
+_T = TypeVar("_T")
 Problems = dict[Key, tuple[ErrorCode, str]]
 """What went wrong with the partitions for which it did not work."""
 
@@ -39,7 +43,21 @@ def current_assignment(client: WireClient, topics: Collection[str]) -> tuple[Ass
 
 
 def reassign(client: WireClient, wanted: Mapping[Key, tuple[int, ...] | None]) -> Problems:
-    """Begin moves; those to None are cancelled."""
+    """Begin moves, some with each request; those to None are cancelled. Raises KafkaFailed; what earlier requests began goes on then."""
+    problems: Problems = {}
+    for some in _batched(wanted.items()):
+        problems |= _reassign(client, dict(some))
+    return problems
+
+
+def _batched(items: Iterable[_T], size: int = PARTITIONS_PER_REQUEST_MAX) -> Iterator[list[_T]]:
+    """In order, at most so many at a time."""
+    rest = iter(items)
+    while some := list(islice(rest, size)):
+        yield some
+
+
+def _reassign(client: WireClient, wanted: Mapping[Key, tuple[int, ...] | None]) -> Problems:
     topics: dict[str, list[alter.ReassignablePartition]] = {}
     for key, replicas in wanted.items():
         topics.setdefault(key.topic, []).append(alter.ReassignablePartition(key.partition, replicas))
@@ -71,13 +89,25 @@ def ongoing(client: WireClient) -> dict[Key, tuple[list[int], list[int]]]:
 
 
 def elect_preferred(client: WireClient, keys: Iterable[Key] | None) -> tuple[list[Key], Problems]:
-    """(elected, those that were not). None: all partitions, of which the answer tells only those that needed an election."""
-    asked = None
-    if keys is not None:
+    """(elected, those that were not). None: all partitions, of which the answer tells only those that needed an election.
+
+    Some with each request: an answer comes when all of its elections are held, which takes longer the more there are.
+    """
+    if keys is None:
+        return _elect_preferred(client, None)
+    elected: list[Key] = []
+    problems: Problems = {}
+    for some in _batched(keys):
         topics: dict[str, list[int]] = {}
-        for key in keys:
+        for key in some:
             topics.setdefault(key.topic, []).append(key.partition)
-        asked = [elect.TopicPartitions(name, partitions) for name, partitions in topics.items()]
+        more, failed = _elect_preferred(client, [elect.TopicPartitions(name, partitions) for name, partitions in topics.items()])
+        elected += more
+        problems |= failed
+    return elected, problems
+
+
+def _elect_preferred(client: WireClient, asked: list[elect.TopicPartitions] | None) -> tuple[list[Key], Problems]:
     request = elect.ElectLeadersRequest(election_type=_PREFERRED, topic_partitions=asked, timeout_ms=_TIMEOUT_MS)
     answer = client.ask(apis.ELECT_LEADERS, request, elect.encode_request, elect.decode_response)
     if answer.error_code:

@@ -1,4 +1,4 @@
-"""Kafka record batches to Arrow's buffers, compiled: 4 to 8 GB/s per core, without the GIL.
+"""Kafka record batches to Arrow's buffers, compiled, without the GIL; measured by `benchmarks/decode.py`.
 
 Invariants: no byte is read outside [DATA_START, DATA_END) of a row and nothing is written behind the end of an output, whatever the input
 says: every length is compared with what is left before it is used, every output with its capacity before it is written. Everything that

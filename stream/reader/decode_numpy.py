@@ -1,6 +1,6 @@
 """Kafka record batches to Arrow without a compiler: numpy reads the numbers of all records at once, Arrow's `take` copies the bytes.
 
-Invariant: the same rows and the same refusals as `decode_kernel`, at some 0.3 to 1.5 GB/s per core. Only the chain of record lengths is
+Invariant: the same rows and the same refusals as `decode_kernel`, but slower. Only the chain of record lengths is
 followed by a loop in Python, as each begins where the one before ends. Source: Kafka `DefaultRecord`.
 """
 

@@ -10,7 +10,7 @@ from controller.managers.result import Result
 from controller.metadata.codec import decode_record, encode_record
 from controller.metadata.image import MetadataImage
 from controller.metadata.records import ClusterRecord, PartitionRecord, RangeEntry, Record
-from controller.metadata.snapshot import snapshot_records
+from controller.metadata.snapshot import ImageCopy
 from controller.metadata.topics import leader_of
 from controller.rpc.messages import (
     AlterReassignments,
@@ -67,7 +67,8 @@ def close(stream_id: int, epoch: int, end: int) -> CloseItem:
 def snapshot_of(image: MetadataImage) -> MetadataImage:
     """The image as another process would load it, bytes and all."""
     copy = MetadataImage()
-    copy.load_snapshot([decode_record(encode_record(record)) for record in snapshot_records(image)], image.end_offset)
+    copy.load(decode_record(encode_record(record)) for record in ImageCopy.of(image).records())
+    copy.loaded(image.end_offset)
     return copy
 
 

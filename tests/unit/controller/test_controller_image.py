@@ -7,6 +7,7 @@ import pytest
 from managers_cluster import Cluster, part, slot, snapshot_of
 
 from controller.managers import objects
+from controller.managers.nodes import fence_brokers
 from controller.metadata.codec import decode_record, encode_raw, encode_record
 from controller.metadata.delta import MetadataDelta
 from controller.metadata.errors import InvariantBroken
@@ -22,10 +23,11 @@ from controller.metadata.records import (
     RangesReplaced,
     Record,
     StreamOpened,
+    StreamTrimmed,
     TopicRemoved,
     WalEnded,
 )
-from controller.metadata.snapshot import RANGES_PER_RECORD_MAX, snapshot_chunks, snapshot_records
+from controller.metadata.snapshot import RANGES_PER_RECORD_MAX, ImageCopy
 from controller.metadata.topics import PartitionKey
 from stream.ids import Millis, NodeEpoch, NodeId, ObjectId, Offset, StreamId, WalSequence
 from stream.ports import ObjectRole, WalIdentity
@@ -69,8 +71,8 @@ def test_ids_of_what_was_removed_are_not_given_again_after_a_snapshot(cluster: C
 
 
 def test_a_snapshot_comes_in_bounded_chunks(cluster: Cluster) -> None:
-    records = list(snapshot_records(cluster.image))
-    chunks = list(snapshot_chunks(cluster.image, 4))
+    records = list(ImageCopy.of(cluster.image).records())
+    chunks = list(ImageCopy.of(cluster.image).chunks(4))
     assert [record for chunk in chunks for record in chunk] == records
     assert {len(chunk) for chunk in chunks[:-1]} == {4}
 
@@ -81,7 +83,7 @@ def test_an_object_with_very_many_ranges_takes_several_records() -> None:
     cluster.topic("t", partitions=RANGES_PER_RECORD_MAX // 2 + 1)
     cluster.open_led(node)
     cluster.commit(node, slot(node, 0, *(part(stream.stream_id, 0, 1) for stream in cluster.image.streams)))
-    sizes = [len(record.ranges) for record in snapshot_records(cluster.image) if isinstance(record, ObjectCommitted)]
+    sizes = [len(record.ranges) for record in ImageCopy.of(cluster.image).records() if isinstance(record, ObjectCommitted)]
     assert sizes == [RANGES_PER_RECORD_MAX, 2]
     assert snapshot_of(cluster.image) == cluster.image
 
@@ -105,7 +107,34 @@ def test_configs_keys_and_ended_wals_are_in_the_snapshot(cluster: Cluster) -> No
 
 def test_a_snapshot_is_loaded_into_a_fresh_image_only(cluster: Cluster) -> None:
     with pytest.raises(InvariantBroken):
-        cluster.image.load_snapshot([], MetadataOffset(1))
+        cluster.image.load([])
+
+
+def test_a_copy_does_not_change_with_the_image() -> None:
+    """It is encoded while the image moves on: every state of it that changes has to be its own."""
+    cluster = Cluster()
+    node, other = cluster.broker(1), cluster.broker(2)
+    cluster.topic("t", partitions=2)
+    cluster.open_led(node)
+    cluster.open_led(other)
+    cluster.commit(node, slot(node, 0, part(0, 0, 4), part(1, 0, 4)))
+    cluster.apply([KeyValueRecord("k", b"1"), ConfigRecord(2, "t", "retention.ms", "5")])
+    cluster.prepare(node)
+    before, end_offset = snapshot_of(cluster.image), cluster.image.end_offset
+    copied = ImageCopy.of(cluster.image)
+    cluster.commit(node, slot(node, 1, part(0, 4, 8)))
+    cluster.apply([StreamTrimmed(StreamId(1), Offset(4)), KeyValueRecord("k", b"2"), ConfigRecord(2, "t", "retention.ms", None)])
+    cluster.now_ms = Millis(cluster.now_ms + objects.PREPARED_TTL_MS)
+    cluster.tick()
+    cluster.move("t", 0, 2)
+    cluster.apply(fence_brokers(cluster.image, [node]))
+    cluster.delete("t")
+    cluster.tick()
+    loaded = MetadataImage()
+    loaded.load(copied.records())
+    loaded.loaded(end_offset)
+    assert loaded == before
+    assert loaded != snapshot_of(cluster.image)
 
 
 def test_a_delta_names_what_was_touched(cluster: Cluster) -> None:
@@ -139,7 +168,7 @@ def test_a_delta_names_what_was_touched(cluster: Cluster) -> None:
 
 
 def test_records_are_read_back_and_unknown_ones_are_refused(cluster: Cluster) -> None:
-    for record in snapshot_records(cluster.image):
+    for record in ImageCopy.of(cluster.image).records():
         assert decode_record(encode_record(record)) == record
     assert decode_record(encode_raw([IdsReserved(StreamId(1), ObjectId(2), NodeEpoch(3))])[0]) == IdsReserved(
         StreamId(1), ObjectId(2), NodeEpoch(3)

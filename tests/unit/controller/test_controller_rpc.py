@@ -226,6 +226,36 @@ async def test_everything_is_there_after_a_restart_and_nobody_is_fenced(start: S
     await fresh.stop()
 
 
+async def test_ten_thousand_partitions_reach_followers_in_messages_of_bounded_size(start: Start) -> None:
+    """From the log and from a snapshot. A follower applies one message in one turn of its event loop."""
+    cluster = await start()
+    broker = await cluster.broker()
+    fed: list[MetadataDelta] = []
+    broker.follower.subscribe(lambda delta, _: fed.append(delta))
+    await topic(broker, "orders", partitions=10_000)
+    await until(lambda: sum(len(delta.partitions) for delta in fed) == 10_000)
+    assert max(len(delta.partitions) + len(delta.stream_ids) for delta in fed) < 30_000 / 4
+    for key in ("k1", "k2"):
+        await cluster.snapshot()
+        await broker.client.put_key_value(m.PutKeyValue(key=key, value=b"v"))
+    await cluster.snapshot()
+    sizes: list[int] = []
+    loading = MetadataFollower(broker.client)
+    take = loading._take
+
+    def note(batch: m.MetadataBatch, address: str) -> None:
+        if batch.snapshot:
+            sizes.append(sum(len(memoryview(record)) for record in batch.records))
+        take(batch, address)
+
+    loading._take = note  # type: ignore[method-assign]
+    await loading.start(10.0)
+    assert loading.image == broker.image
+    assert len(sizes) >= 4
+    assert max(sizes) < cluster.config.batch_bytes_max + 1_000
+    await loading.stop()
+
+
 async def test_a_follower_begins_with_a_snapshot_when_the_log_is_gone_and_so_does_a_controller(start: Start) -> None:
     cluster = await start(batch_bytes_max=200)
     broker = await cluster.broker()

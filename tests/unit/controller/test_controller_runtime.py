@@ -9,6 +9,7 @@ import pytest
 from controller.config import ControllerConfig
 from controller.errors import JournalFailed, NotLeader, QuorumClosed
 from controller.managers.result import Result
+from controller.metadata.codec import decode_record
 from controller.metadata.image import MetadataImage
 from controller.metadata.records import ControllerEpoch, KeyValueRecord, MetadataOffset
 from controller.quorum import CommittedRecords, Leadership
@@ -157,4 +158,43 @@ async def test_who_does_not_lead_says_who_does(tmp_path: Path) -> None:
     with pytest.raises(NotLeader) as not_leader:
         await fixture.runtime.submit("a", put("a"))
     assert not_leader.value.leader == "other:1"
+    await fixture.runtime.stop()
+
+
+def put_bytes(key: str, count: int) -> Work:
+    return lambda _image, _now: Result([KeyValueRecord(key, bytes(count))], value=key)
+
+
+async def test_a_proposal_is_full_when_its_records_are_many_however_small_the_requests(tmp_path: Path) -> None:
+    """What did not fit goes first into the next one."""
+    fixture = Fixture(tmp_path, batch_bytes_max=1_000)
+    first = asyncio.create_task(fixture.runtime.submit("first", put("first")))
+    _, commit = await fixture.proposal()
+    rest = [asyncio.create_task(fixture.runtime.submit(str(number), put_bytes(str(number), 400))) for number in range(20)]
+    await asyncio.sleep(0)
+    sizes: list[int] = []
+    while not all(task.done() for task in rest):
+        commit.set_result(None)
+        records, commit = await fixture.proposal()
+        sizes.append(sum(map(len, records)))
+        if len(fixture.quorum.records) + len(records) == 21:
+            commit.set_result(None)
+            await asyncio.gather(first, *rest)
+    assert len(sizes) == 7
+    assert max(sizes) < 1_000 + 500
+    assert [decode_record(record).key for record in fixture.quorum.records] == ["first", *map(str, range(20))]  # type: ignore[union-attr]
+    await fixture.runtime.stop()
+
+
+async def test_a_request_that_makes_too_many_records_is_refused_and_changes_nothing(tmp_path: Path) -> None:
+    fixture = Fixture(tmp_path, transaction_bytes_max=1_000)
+    large = asyncio.create_task(fixture.runtime.submit("large", put_bytes("large", 2_000)))
+    small = asyncio.create_task(fixture.runtime.submit("small", put("small")))
+    records, commit = await fixture.proposal()
+    commit.set_result(None)
+    refused, done = await asyncio.gather(large, small)
+    assert (refused.status, done.status) == (Status.INVALID_REQUEST, Status.OK)
+    assert "split it" in refused.detail
+    assert [decode_record(record) for record in records] == [KeyValueRecord("small", b"v")]
+    assert await fixture.runtime.between(lambda image: len(image.kv)) == 1
     await fixture.runtime.stop()

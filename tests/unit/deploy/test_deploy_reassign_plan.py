@@ -1,14 +1,19 @@
 """Reassignment files and traces, without a cluster."""
 
+from typing import Any
 from uuid import UUID
 
 import pytest
 
+from broker.wire.gen import alter_partition_reassignments as alter
+from broker.wire.gen import elect_leaders as elect
 from controller.metadata.records import Move, PartitionRecord
 from controller.rpc.messages import MoveTiming, MoveTrace
 from deploy.errors import DeployError, UsageError
+from deploy.reassign.admin import PARTITIONS_PER_REQUEST_MAX, elect_preferred, reassign
 from deploy.reassign.plan import Key, parse_brokers, parse_partitions, parse_reassignment, parse_topics, propose, status_of, to_json
 from deploy.reassign.trace import parse_partition, view_move
+from deploy.wire import WireClient
 from stream.ids import Millis, NodeEpoch, NodeId, StreamEpoch, StreamId
 
 KAFKAS_OWN = (
@@ -25,6 +30,36 @@ def test_a_file_that_kafkas_tool_printed_is_read_and_printed_again() -> None:
         '{"topic":"tp_re_01","partition":4,"replicas":[0],"log_dirs":["any"]}]}'
     )
     assert parse_reassignment(to_json(assignment)) == assignment
+
+
+class Asked(WireClient):
+    """Answers that nothing is wrong, and keeps what it was asked."""
+
+    def __init__(self) -> None:
+        self.requests: list[Any] = []
+
+    def ask(self, api: object, request: Any, encode: object, decode: object) -> Any:
+        self.requests.append(request)
+        moves = isinstance(request, alter.AlterPartitionReassignmentsRequest)
+        return alter.AlterPartitionReassignmentsResponse() if moves else elect.ElectLeadersResponse()
+
+
+def test_ten_thousand_partitions_are_asked_for_in_bounded_requests() -> None:
+    keys = [Key(f"t{index // 1_500}", index) for index in range(10_000)]
+    client = Asked()
+    assert reassign(client, dict.fromkeys(keys, (1, 2))) == {}
+    asked = [
+        [Key(topic.name, item.partition_index) for topic in request.topics for item in topic.partitions] for request in client.requests
+    ]
+    assert [len(some) for some in asked] == [PARTITIONS_PER_REQUEST_MAX] * 10
+    assert [key for some in asked for key in some] == keys
+    client = Asked()
+    assert elect_preferred(client, keys) == ([], {})
+    counts = [sum(len(topic.partitions) for topic in request.topic_partitions) for request in client.requests]
+    assert counts == [PARTITIONS_PER_REQUEST_MAX] * 10
+    client = Asked()
+    elect_preferred(client, None)
+    assert [request.topic_partitions for request in client.requests] == [None], "the broker cuts what it knows better"
 
 
 def test_the_other_files() -> None:

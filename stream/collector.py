@@ -1,7 +1,8 @@
 """Python's cyclic garbage collector, tuned for a process that keeps hundreds of thousands of long-lived objects (cached batches, metadata).
 
 With the defaults a collection runs every 700 allocations and walks what is alive again and again: measured half of the CPU of small
-produce requests (benchmarks, `small-requests`). Almost nothing of ours forms cycles; reference counts free it at once.
+produce requests (benchmarks, `small-requests`), and pauses of half a second in controllers with 10,000 partitions, long enough to lose an
+election. Almost nothing of ours forms cycles; reference counts free it at once.
 Source: CPython `gc` documentation; Instagram's `gc.freeze`.
 """
 

@@ -1,0 +1,63 @@
+"""Ten thousand partitions on three brokers and three controllers, as a client sees them: created, moved, failed over.
+
+A step is over when a record was acknowledged in every partition; a record that fails raises.
+"""
+
+import time
+from collections.abc import Callable, Sequence
+from typing import Final
+
+from confluent_kafka import KafkaError
+
+from benchmarks import clients, moves
+from deploy.reassign.admin import current_assignment, ongoing, reassign
+from deploy.wire import WireClient
+
+PARTITIONS: Final = 10_000
+TOPIC: Final = "many"
+_TIMEOUT_S: Final = 120.0
+_LOOK_INTERVAL_S: Final = 0.1
+
+
+def create_s(bootstrap: str, broker_ids: Sequence[int]) -> float:
+    """One topic, one request."""
+    began = time.perf_counter()
+    moves.create_topic(
+        bootstrap, [[broker_ids[(index + nth) % len(broker_ids)] for nth in range(len(broker_ids))] for index in range(PARTITIONS)], TOPIC
+    )
+    _produce_to_all(bootstrap)
+    return time.perf_counter() - began
+
+
+def move_s(bootstrap: str, broker_ids: Sequence[int]) -> float:
+    """Each partition to the next broker, all with one file's worth of reassignments."""
+    began = time.perf_counter()
+    with WireClient(bootstrap) as client:
+        current, _ = current_assignment(client, [TOPIC])
+        wanted = {key: (broker_ids[(broker_ids.index(row[0]) + 1) % len(broker_ids)],) for key, row in current.items()}
+        assert reassign(client, wanted) == {}
+        while ongoing(client):
+            if time.perf_counter() - began > _TIMEOUT_S:
+                raise TimeoutError(f"moves are still under way after {_TIMEOUT_S:.0f} s")
+            time.sleep(_LOOK_INTERVAL_S)
+        assert current_assignment(client, [TOPIC])[0] == wanted
+    _produce_to_all(bootstrap)
+    return time.perf_counter() - began
+
+
+def fail_over_s(bootstrap: str, broker_ids: Sequence[int], kill: Callable[[int], object]) -> float:
+    """kill -9 of a broker that leads a third of them."""
+    began = time.perf_counter()
+    kill(broker_ids[-1])
+    _produce_to_all(bootstrap)
+    return time.perf_counter() - began
+
+
+def _produce_to_all(bootstrap: str) -> None:
+    failed: list[KafkaError] = []
+    writer = clients.producer(bootstrap, **{"queue.buffering.max.messages": 2 * PARTITIONS})
+    for index in range(PARTITIONS):
+        writer.produce(TOPIC, b"x" * 100, partition=index, on_delivery=lambda error, _: failed.append(error) if error else None)
+    unsent = writer.flush(_TIMEOUT_S)
+    if unsent or failed:
+        raise RuntimeError(f"{unsent} records were not acknowledged within {_TIMEOUT_S:.0f} s, {len(failed)} failed: {failed[:1]}")

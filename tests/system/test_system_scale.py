@@ -1,0 +1,88 @@
+"""Ten thousand partitions on three brokers and three controllers: they start, some hundreds move by a file, a third fails over.
+
+All the while records go to some of them, spread over all brokers; whatever was acknowledged is in the log afterwards, once and in order.
+"""
+
+import asyncio
+import json
+import time
+from collections import Counter
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from support.ack_recorder import ConfluentLoad, check, read_back
+from support.clients import create_topic, produce
+from support.dev_cluster import penstock
+
+from broker.wire.error_codes import ErrorCode
+from deploy.cluster.handle import LocalCluster
+from deploy.reassign.admin import current_assignment, elect_preferred, ongoing
+from deploy.reassign.plan import Key
+from deploy.wire import WireClient
+
+pytestmark = [pytest.mark.system, pytest.mark.timeout(300)]
+
+PARTITIONS = 10_000
+BROKERS = 3
+MOVED = range(0, 3_000, 10)
+SAMPLE = [*range(0, 3_000, 250), *range(1, PARTITIONS, 1_111)]
+"""Of the first ones all move; the others are of all brokers."""
+
+
+@pytest.fixture
+def cluster() -> Iterator[LocalCluster]:
+    with LocalCluster(["--brokers", str(BROKERS), "--controllers", "3", "--log-level", "error"]) as cluster:
+        yield cluster
+
+
+def assignment(cluster: LocalCluster) -> dict[int, tuple[int, ...]]:
+    with WireClient(cluster.bootstrap) as client:
+        return {key.partition: replicas for key, replicas in current_assignment(client, ["t"])[0].items()}
+
+
+def move(cluster: LocalCluster, directory: Path) -> dict[int, tuple[int, ...]]:
+    """Each of `MOVED` to one other broker, with one file. -> where they are to be."""
+    before = assignment(cluster)
+    wanted = {index: ((before[index][0] + 1) % BROKERS,) for index in MOVED}
+    file = directory / "reassignment.json"
+    rows = [{"topic": "t", "partition": index, "replicas": list(replicas)} for index, replicas in wanted.items()]
+    file.write_text(json.dumps({"version": 1, "partitions": rows}))
+    executed = penstock(cluster, "reassign", "execute", "--reassignment-json-file", str(file))
+    assert executed.returncode == 0, executed.stderr
+    with WireClient(cluster.bootstrap) as client:
+        while ongoing(client):
+            time.sleep(0.1)
+    verified = penstock(cluster, "reassign", "verify", "--reassignment-json-file", str(file))
+    assert verified.returncode == 0, verified.stdout[-2_000:]
+    return wanted
+
+
+def elect_all(cluster: LocalCluster) -> Counter[int]:
+    """Until every partition is led by its first candidate. -> how many of them each broker leads."""
+    keys = [Key("t", index) for index in range(PARTITIONS)]
+    while True:
+        with WireClient(cluster.bootstrap) as client:
+            _, problems = elect_preferred(client, keys)
+        if [code for code, _ in problems.values()] == [ErrorCode.ELECTION_NOT_NEEDED] * PARTITIONS:
+            return Counter(replicas[0] for replicas in assignment(cluster).values())
+
+
+async def test_ten_thousand_partitions_start_move_and_fail_over(cluster: LocalCluster, tmp_path: Path) -> None:
+    await asyncio.to_thread(create_topic, cluster.bootstrap, "t", PARTITIONS)
+    async with ConfluentLoad(cluster.bootstrap, "t", SAMPLE) as load:
+        await load.until_acknowledged(5)
+        wanted = await asyncio.to_thread(move, cluster, tmp_path)
+        now = await asyncio.to_thread(assignment, cluster)
+        assert {index: now[index] for index in MOVED} == wanted
+        await load.until_acknowledged(5)
+        victim = [broker for broker in cluster.brokers() if broker.node_id == BROKERS - 1]
+        cluster.kill(victim)
+        await load.until_acknowledged(5)
+        await asyncio.to_thread(cluster.wait_for_new, victim)
+        led = await asyncio.to_thread(elect_all, cluster)
+        assert min(led.values()) > PARTITIONS / BROKERS / 2
+        await load.until_acknowledged(5)
+    check(load, await read_back(cluster.bootstrap, "t", SAMPLE))
+    others = [index for index in range(PARTITIONS) if index not in SAMPLE]
+    await asyncio.to_thread(produce, cluster.bootstrap, "t", [b"x"] * len(others), others)

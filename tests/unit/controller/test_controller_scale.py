@@ -1,0 +1,182 @@
+"""Ten thousand partitions: no transaction and no message grows with them, and the work comes in pieces that end."""
+
+from collections.abc import Callable, Sequence
+
+import msgspec
+import pytest
+from managers_cluster import MOVE_TIMEOUT_MS, Cluster
+
+from controller.config import ControllerConfig
+from controller.managers import reassign, recovery, topics
+from controller.managers.elections import ELECTIONS_PER_TRANSACTION_MAX, elect_leaderless
+from controller.managers.result import Result
+from controller.metadata.codec import encode_record
+from controller.metadata.records import PartitionRecord, Record, StreamOpened
+from controller.metadata.topics import NO_LEADER, leader_of
+from controller.raft.core import CoreConfig
+from controller.raft.transport import GROUP_BYTES
+from controller.rpc.messages import (
+    AlterReassignments,
+    CommitRecovered,
+    CreateTopics,
+    DeleteTopics,
+    DrainBroker,
+    ElectPreferred,
+    ItemResults,
+    NewTopic,
+    PartitionName,
+    PartitionTarget,
+    Progress,
+    Status,
+)
+from controller.rpc.transport import MESSAGE_BYTES_MAX
+from stream.ids import NodeId, WalSequence
+
+PARTITIONS = 10_000
+CANDIDATES = 15
+"""Of each partition: as many as there may be."""
+
+PIECE_BYTES_MAX = 1 << 20
+"""Of everything but creation and deletion of whole topics."""
+
+
+def default(name: str) -> int:
+    value = next(field.default for field in msgspec.structs.fields(ControllerConfig) if field.name == name)
+    assert isinstance(value, int)
+    return value
+
+
+def size_of(records: Sequence[Record]) -> int:
+    return sum(len(encode_record(record)) for record in records)
+
+
+def partitions_in(records: Sequence[Record]) -> int:
+    return sum(isinstance(record, PartitionRecord) for record in records)
+
+
+class Large(Cluster):
+    """Broker 1 leads everything, 15 brokers may."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.me = self.broker(1)
+        for node_id in range(2, CANDIDATES + 1):
+            self.broker(node_id)
+        row = [NodeId(node_id) for node_id in range(1, CANDIDATES + 1)]
+        request = CreateTopics(topics=[NewTopic(name="t", assignment=[row] * PARTITIONS)])
+        self.created = topics.create_topics(
+            self.image, request, new_uuid=self.new_uuid, live=self.live, defaults=topics.TopicDefaults()
+        ).records
+        self.apply(self.created)
+
+    def open_all(self) -> None:
+        opened: list[Record] = []
+        for partition in self.partitions("t"):
+            for stream_id in (partition.meta_stream_id, partition.data_stream_id):
+                opened.append(StreamOpened(stream_id, partition.leader_epoch, partition.leader, partition.leader_node_epoch))
+        self.apply(opened)
+
+    def pieces(self, step: Callable[[], Result[Progress]]) -> list[Sequence[Record]]:
+        """The same request until nothing remains."""
+        found: list[Sequence[Record]] = []
+        remaining = 1
+        while remaining:
+            result = step()
+            assert result.value is not None, result.detail
+            assert result.value.remaining < remaining or not found, "a piece makes progress"
+            remaining = result.value.remaining
+            found.append(result.records)
+            self.image.apply_all(result.records)
+        self.image.check_invariants()
+        return found
+
+
+@pytest.fixture
+def cluster() -> Large:
+    return Large()
+
+
+def test_creating_and_deleting_them_is_one_transaction_within_the_limit(cluster: Large) -> None:
+    limit = default("transaction_bytes_max")
+    assert partitions_in(cluster.created) == PARTITIONS
+    assert size_of(cluster.created) < limit
+    deleted = topics.delete_topics(cluster.image, DeleteTopics(topic_ids=[cluster.partitions("t")[0].topic_id]))
+    assert len(deleted.records) == 2 * PARTITIONS + 1
+    assert size_of(deleted.records) < limit
+
+
+def test_the_largest_message_between_voters_is_far_below_what_the_transport_takes() -> None:
+    entry_bytes = default("batch_bytes_max") + default("transaction_bytes_max")
+    assert GROUP_BYTES + max(entry_bytes, CoreConfig(0).append_bytes_max) < MESSAGE_BYTES_MAX / 4
+
+
+def alter(cluster: Large, count: int) -> Result[ItemResults]:
+    """Away from broker 1."""
+    replicas = [NodeId(node_id) for node_id in range(2, CANDIDATES + 1)]
+    targets = [PartitionTarget(topic="t", partition=index, replicas=replicas) for index in range(count)]
+    request = AlterReassignments(partitions=targets)
+    return reassign.alter_reassignments(cluster.image, request, cluster.now_ms, live=cluster.live, timeout_ms=MOVE_TIMEOUT_MS)
+
+
+def elect(cluster: Large, count: int) -> Result[ItemResults]:
+    """Nothing has to be done, and each answer says why: the longest answers there are."""
+    request = ElectPreferred(partitions=[PartitionName(topic="t", partition=index) for index in range(count)])
+    return reassign.elect_preferred(cluster.image, request, cluster.now_ms, live=cluster.live, timeout_ms=MOVE_TIMEOUT_MS)
+
+
+@pytest.mark.parametrize(("ask", "moved"), [(alter, reassign.MOVES_MAX), (elect, 0)])
+def test_a_request_that_names_too_many_is_refused_and_a_full_one_is_bounded(
+    cluster: Large, ask: Callable[[Large, int], Result[ItemResults]], moved: int
+) -> None:
+    cluster.open_all()
+    refused = ask(cluster, reassign.MOVES_MAX + 1)
+    assert (refused.status, len(refused.records)) == (Status.INVALID_REQUEST, 0)
+    assert "split it" in refused.detail
+    full = ask(cluster, reassign.MOVES_MAX)
+    assert partitions_in(full.records) == moved
+    assert size_of(full.records) < PIECE_BYTES_MAX
+    assert len(msgspec.msgpack.encode(full.value)) < PIECE_BYTES_MAX
+
+
+def test_a_broker_that_leads_all_of_them_is_drained_in_pieces(cluster: Large) -> None:
+    cluster.open_all()
+    request = DrainBroker(node_id=cluster.me.node_id, node_epoch=cluster.me.node_epoch, partitions_max=100)
+
+    def step() -> Result[Progress]:
+        return reassign.drain_broker(cluster.image, request, cluster.now_ms, live=cluster.live, timeout_ms=MOVE_TIMEOUT_MS)
+
+    pieces = cluster.pieces(step)
+    assert [partitions_in(piece) for piece in pieces] == [100] * (PARTITIONS // 100)
+    assert cluster.image.topics.led_count(NO_LEADER) == PARTITIONS
+    assert max(map(size_of, pieces)) < PIECE_BYTES_MAX
+
+
+def test_a_broker_that_led_all_of_them_is_replaced_in_pieces(cluster: Large) -> None:
+    cluster.open_all()
+    cluster.die(cluster.me)
+    cluster.apply(recovery.assign_recoveries(cluster.image, cluster.live))
+    wal = cluster.image.nodes.wal(cluster.me)
+    assert wal is not None
+    request = CommitRecovered(
+        node_id=wal.recoverer.node_id, node_epoch=wal.recoverer.node_epoch, failed_node_id=cluster.me.node_id,
+        failed_node_epoch=cluster.me.node_epoch, objects=[], done=True, end=WalSequence(0),
+    )  # fmt: skip
+    pieces = cluster.pieces(lambda: recovery.commit_recovered(cluster.image, request, cluster.now_ms, live=cluster.live))
+    assert [partitions_in(piece) for piece in pieces] == [ELECTIONS_PER_TRANSACTION_MAX] * (PARTITIONS // ELECTIONS_PER_TRANSACTION_MAX)
+    assert max(map(size_of, pieces)) < PIECE_BYTES_MAX
+    assert all(cluster.image.nodes.is_alive(leader_of(partition)) for partition in cluster.partitions("t"))
+
+
+def test_leaders_for_all_that_nobody_leads_come_in_pieces(cluster: Large) -> None:
+    """Closed by their source while nobody could be elected, as after the start of a whole cluster."""
+    cluster.image.apply_all(
+        msgspec.structs.replace(partition, leader=NO_LEADER.node_id, leader_node_epoch=NO_LEADER.node_epoch)
+        for partition in cluster.partitions("t")
+    )
+    sizes: list[int] = []
+    while records := elect_leaderless(cluster.image, cluster.live, cluster.now_ms):
+        sizes.append(size_of(records))
+        cluster.image.apply_all(records)
+    assert len(sizes) == PARTITIONS // ELECTIONS_PER_TRANSACTION_MAX
+    assert max(sizes) < PIECE_BYTES_MAX
+    assert cluster.image.topics.led_count(NO_LEADER) == 0
