@@ -8,7 +8,7 @@ Waits are bounded by the deadlines of the store's own calls. Source: Spark `pyth
 import asyncio
 import atexit
 import os
-from collections.abc import Coroutine, Iterator, Sequence
+from collections.abc import Coroutine, Generator, Sequence
 from contextlib import suppress
 from threading import Lock, Thread
 from typing import Any, TypeVar
@@ -107,7 +107,7 @@ def read_slices_sync(
     config: ReadConfig | None = None,
     *,
     min_timestamp_ms: int | None = None,
-) -> Iterator[RecordBatch]:
+) -> Generator[RecordBatch, None, None]:
     """As `read.read_slices`. Close the iterator if it is not exhausted."""
     config = config or ReadConfig()
     shared = background()
