@@ -19,7 +19,7 @@ SCENARIO = {
     "recovery_stops_early": "clock",
     "wal_deleted_before_the_commit": "store",
     "commits_out_of_order": "calm",
-    "zombie_may_commit": "mixed",
+    "zombie_may_commit": "zombie",
     "zombie_may_close": "mixed",
     "closed_without_flush": "move",
     "unclean_open_without_scan": "crash",
@@ -28,6 +28,12 @@ SCENARIO = {
     "sequences_not_checked": "calm",
     "slots_in_place_deleted_by_their_writer": "move",
     "watermark_moves_at_append": "calm",
+    "deleted_before_the_backup": "disaster",
+    "answered_before_the_backup": "disaster",
+    "ids_and_epochs_given_out_again": "disaster",
+    "recovered_wals_not_fenced": "disaster",
+    "old_history_not_fenced": "disaster",
+    "only_the_owners_wal_is_read": "disaster",
 }
 SEEDS_MAX = 25
 FIRST_SEED = {"recovery_stops_early": 90}
