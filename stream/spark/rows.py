@@ -3,12 +3,9 @@
 from collections.abc import Sequence
 from typing import Any
 
-import pyarrow.compute as _compute  # type: ignore[import-untyped]
-
-from stream.reader.arrow import Array, RecordBatch, pa
+from stream.reader.arrow import Array, RecordBatch, pa, pc
 from stream.spark.filters import Condition
 
-pc: Any = _compute
 _TIMESTAMP: Any = pa.timestamp("us", tz="UTC")
 _COMPARE: Any = {"=": pc.equal, "<": pc.less, "<=": pc.less_equal, ">": pc.greater, ">=": pc.greater_equal}
 
@@ -20,13 +17,6 @@ def chosen(batch: RecordBatch, conditions: Sequence[Condition]) -> RecordBatch:
             mask = _mask(batch.column(item.column), item)
             batch = batch.filter(pc.invert(mask) if item.negated else mask)
     return batch
-
-
-def first_not_before(timestamps: Array, timestamp_ms: int) -> int | None:
-    """The index of the first row that is as young as that."""
-    young = pc.greater_equal(timestamps, pa.scalar(timestamp_ms * 1_000, _TIMESTAMP))
-    index = int(pc.index(young, True).as_py())
-    return None if index < 0 else index
 
 
 def _mask(column: Array, item: Condition) -> Array:

@@ -94,7 +94,7 @@ class _Query:
                 wanted: Offsets = limit.timestamps_ms
             else:
                 wanted = dict.fromkeys(bounds, limit.timestamp_ms)
-            offsets = self.cluster.first_at(wanted, bounds)
+            offsets = self.cluster.first_offsets(wanted, bounds)
             matched = ranges.matched(offsets, wanted, latest_if_no_match=not starting or self.options.latest_if_no_match)
             return ranges.resolved(matched, bounds)
         return {item: bound.log_start if isinstance(limit, Earliest) else bound.end for item, bound in bounds.items()}
@@ -118,7 +118,7 @@ class _Query:
 
     def keep_objects(self, *, renewed: bool) -> None:
         if self.options.read_lease_ttl_ms:
-            refused = self.cluster.lease(self.lease_id, self.options.read_lease_ttl_ms, renewed=renewed)
+            refused = self.cluster.keep(self.lease_id, self.options.read_lease_ttl_ms, renewed=renewed)
             if refused:
                 _log.warning("no_lease", reason=refused, hint="if objects are deleted meanwhile, their offsets are planned anew")
 

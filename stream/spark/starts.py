@@ -17,8 +17,9 @@ from objectstore.errors import ObjectNotFound, PreconditionFailed
 from objectstore.ports import ObjectStore
 from stream.errors import ObjectCorrupt
 from stream.keys import spark_query_prefix
+from stream.reader.cluster import DEADLINE_S
 from stream.reader.read_sync import background
-from stream.spark.cluster import DEADLINE_S, SparkCluster
+from stream.spark.cluster import SparkCluster
 from stream.spark.offsets import OffsetsJson
 
 _PUTS_MAX = 16

@@ -21,13 +21,14 @@ from pyspark.sql.datasource import (
 )
 
 from stream.reader.arrow import pa
+from stream.reader.cluster import first_not_before
 from stream.reader.slices import Slice
 from stream.spark.filters import Condition, Pushed
 from stream.spark.limits import limit_bytes, limit_rows, must_wait
 from stream.spark.offsets import TopicPartition
 from stream.spark.packing import SLICES_MAX, TaskLimits, pack
 from stream.spark.pushdown import taken
-from stream.spark.rows import chosen, first_not_before
+from stream.spark.rows import chosen
 
 A0, A1, B0 = TopicPartition("a", 0), TopicPartition("a", 1), TopicPartition("b", 0)
 
