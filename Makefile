@@ -37,7 +37,7 @@ jre: ## Java 17 or newer, which Spark alone needs: found, or installed by the pa
 	@deploy/ensure-java.sh
 
 .PHONY: demo
-demo: venv ## real flights in, every broker killed with SIGKILL, every record read back
+demo: venv $(if $(findstring --spark,$(ARGS)),jre) ## real flights in, every broker killed with SIGKILL, every record read back; ARGS=--spark: by Spark, straight from the bucket
 	$(BIN)/penstock demo $(ARGS)
 
 .PHONY: dev
@@ -79,6 +79,10 @@ chaos: venv ## real processes under faults for MINUTES=10: kill -9, pauses, cut 
 .PHONY: bench
 bench: venv ## the bars of docs/performance.md, as ratios measured in this run
 	$(BIN)/python -m benchmarks $(ARGS)
+
+.PHONY: bench-spark
+bench-spark: venv jre ## the same for Spark and the Arrow reader; ARGS='--bytes 200MB' for a quick look
+	$(BIN)/python -m benchmarks.spark $(ARGS)
 
 .PHONY: constraints
 constraints: venv ## renew constraints.txt from what is installed now
