@@ -5,7 +5,8 @@ import os
 import subprocess
 import sys
 import threading
-from collections.abc import Coroutine, Iterable, Mapping
+import time
+from collections.abc import Callable, Coroutine, Iterable, Mapping
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Self, TypeVar
@@ -18,6 +19,11 @@ from deploy.cluster.moto_store import listen
 from objectstore.ports import ObjectStore
 from objectstore.url import open_store
 from stream.config import StreamConfig
+from stream.manifest.plan import OffsetRange
+from stream.reader.slices import Slice
+from stream.spark.cluster import SparkCluster
+from stream.spark.offsets import TopicPartition as SparkPartition
+from stream.spark.options import Topics
 
 _T = TypeVar("_T")
 _WAIT_S = 60.0
@@ -106,6 +112,44 @@ class ThreadedCluster:
         admin = self._admin()  # ends its requests when it goes
         _wait(admin.delete_records([TopicPartition(topic, partition, before)]).values())
 
+    # --- what lies in the store -------------------------------------------------------------------------------------------------------
+
+    def keys(self, prefix: str) -> set[str]:
+        async def listed() -> set[str]:
+            return {info.key async for info in self.store.list(prefix)}
+
+        return self.run(listed())
+
+    def until_deleted(self, keys: set[str]) -> None:
+        until(lambda: not keys & self.keys("wal/"))
+
+    def until_merged(self, topic: str, before: set[str]) -> str:
+        """The key of the object that holds all of the topic's only partition."""
+        seen = SparkCluster(self.store_url, "")
+
+        def planned() -> list[Slice]:
+            found = seen.find(Topics(names=(topic,)), read_committed=False)
+            return seen.plan([OffsetRange(*item, *bounds) for item, bounds in found.bounds.items()])
+
+        until(lambda: [part.key for part in planned() if part.key in self.keys("data/") - before] != [])
+        return planned()[0].key
+
+    def until_log_start(self, topic: str, partition: int, offset: int) -> None:
+        """Until the manifest says so: it follows within seconds."""
+        seen = SparkCluster(self.store_url, "")
+        item = SparkPartition(topic, partition)
+        until(lambda: seen.find(Topics(names=(topic,)), read_committed=False).bounds[item].log_start == offset)
+
+    def damage(self, key: str, position: int) -> None:
+        async def flip() -> None:
+            data = bytearray(await self.store.get(key))
+            data[position] ^= 0xFF
+            await self.store.put(key, bytes(data))
+
+        self.run(flip())
+
+    # --- what clients do --------------------------------------------------------------------------------------------------------------
+
     def produce(self, records: Iterable[Mapping[str, Any]], **settings: Any) -> int:
         """Keyword arguments of `Producer.produce`; all acknowledged when this returns."""
         failed: list[object] = []
@@ -140,6 +184,14 @@ class ThreadedCluster:
 
     def _admin(self) -> AdminClient:
         return AdminClient({"bootstrap.servers": self.bootstrap})
+
+
+def until(condition: Callable[[], bool]) -> None:
+    """Return when the condition holds; it depends on other processes, so it is looked at again and again."""
+    deadline = time.monotonic() + _WAIT_S
+    while not condition():
+        assert time.monotonic() < deadline, "the condition did not come to hold"
+        time.sleep(0.05)
 
 
 def _wait(answers: Iterable[Any]) -> None:
