@@ -13,6 +13,7 @@ BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
 PACKAGES := objectstore stream controller broker deploy pyspark_penstock
 SEEDS ?= 200
+MINUTES ?= 10
 JOBS ?= 2
 ARGS ?=
 
@@ -68,7 +69,12 @@ unit: venv ## the fast tests alone
 
 .PHONY: sim
 sim: venv ## the deterministic simulator, SEEDS=200 of them
+	$(BIN)/python -m tests.sim.raft --seeds $(SEEDS)
 	$(BIN)/python -m tests.sim --seeds $(SEEDS) $(ARGS)
+
+.PHONY: chaos
+chaos: venv ## real processes under faults for MINUTES=10: kill -9, pauses, cut links, a failing store; ARGS='--seed N' repeats
+	$(BIN)/python -m tests.chaos --minutes $(MINUTES) $(ARGS)
 
 .PHONY: bench
 bench: venv ## the bars of docs/performance.md, as ratios measured in this run

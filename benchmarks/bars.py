@@ -20,6 +20,7 @@ from objectstore.url import open_store
 SECONDS: Final = float(os.environ.get("PENSTOCK_BENCH_SECONDS", "4"))
 REPEATS: Final = int(os.environ.get("PENSTOCK_BENCH_REPEATS", "3"))
 MIB: Final = 1 << 20
+DEV_LOG: Final = Path(f"/tmp/penstock-bench-{os.getpid()}.log")
 
 
 def sink_produce_mb_per_s() -> float:
@@ -160,17 +161,21 @@ def small_requests() -> list[Measure]:
 
 
 def _dev(*arguments: str) -> tuple[subprocess.Popen[str], float]:
-    """Start `penstock dev` on free ports; returns it with the seconds until `ready:`."""
-    command = [str(Path(sys.executable).parent / "penstock"), "dev", "--port", str(harness.free_port()), *arguments]
+    """Start `penstock dev`; returns it with the seconds until `ready:`.
+
+    It looks for its ports itself, below those of client connections: one of these could sit on the port of a broker that is to restart.
+    Its logs go to a file: a pipe that nobody reads is full after 64 KiB, and then every process of the cluster stands still in its next
+    line of log.
+    """
+    command = [str(Path(sys.executable).parent / "penstock"), "dev", "--port", "0", *arguments]
     began = time.perf_counter()
-    process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
+    with DEV_LOG.open("w") as log:
+        process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=log, text=True)
     assert process.stdout is not None
-    lines: list[str] = []
     for line in process.stdout:
         if line.startswith("ready:"):
             return process, time.perf_counter() - began
-        lines.append(line)
-    raise RuntimeError(f"penstock dev ended before it was ready: {''.join(lines)[-500:]}")
+    raise RuntimeError(f"penstock dev ended before it was ready: {DEV_LOG.read_text()[-500:]}")
 
 
 def start_up() -> list[Measure]:
@@ -227,6 +232,7 @@ def _cluster(brokers: int, *arguments: str) -> Iterator[tuple[str, Path]]:
         process.send_signal(signal.SIGINT)
         process.wait(30)
         state.unlink(missing_ok=True)
+        DEV_LOG.unlink(missing_ok=True)
 
 
 def planned_moves() -> list[Measure]:
@@ -257,6 +263,13 @@ def drain() -> list[Measure]:
     with _cluster(3) as (bootstrap, state):
         seconds = moves.drain_s(bootstrap, [0, 1, 2], 1_000, moves.Kill(state, signal.SIGTERM))
     return [Measure("SIGTERM to exit of a broker that leads 1,000 partitions", seconds, "s", 10, "lower")]
+
+
+def heir() -> list[Measure]:
+    """The whole way: death found, WAL recovered, elected, opened, producing."""
+    with _cluster(3) as (bootstrap, state):
+        seconds = moves.open_after_kill_s(bootstrap, [0, 1, 2], 1_000, moves.Kill(state, signal.SIGKILL))
+    return [Measure("kill -9 of a broker with 1,000 partitions until one heir produces to all", seconds, "s", 5, "lower")]
 
 
 def controller_work() -> list[Measure]:
@@ -307,5 +320,6 @@ BARS: Final[dict[str, Callable[[], Sequence[Measure]]]] = {
     "moves": planned_moves,
     "kills": kills,
     "drain": drain,
+    "heir": heir,
     "scale": scale_work,
 }

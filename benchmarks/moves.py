@@ -26,6 +26,8 @@ BYTES_PER_S = 2e6
 TOPIC = "moves"
 _AWAY_S = 8.0
 """After a kill, until its leaders are moved back."""
+_ROUNDS = 10
+"""Records that a partition has when it is inherited."""
 _BEGIN_S = 0.5
 """The gap of a kill begins within this; acknowledgements may still be on their way."""
 
@@ -133,6 +135,30 @@ class Kill:
         pid: int = next(item["pid"] for item in processes if item["role"] == "broker" and item["node_id"] == node_id)
         os.kill(pid, self._number)
         return pid
+
+
+def open_after_kill_s(bootstrap: str, broker_ids: Sequence[int], partitions: int, kill: Kill) -> float:
+    """From kill -9 of a broker that leads so many partitions, all with records, until one heir has opened all and acknowledged for each."""
+    create_topic(bootstrap, [broker_ids] * partitions, "inherited")
+    writer, failed, acked = clients.producer(bootstrap), list[KafkaError](), list[float]()
+
+    def delivered(error: KafkaError | None, _: Message) -> None:
+        if error is not None:
+            failed.append(error)
+        acked.append(time.perf_counter())
+
+    for _ in range(_ROUNDS):
+        for index in range(partitions):
+            writer.produce("inherited", bytes(100), partition=index, on_delivery=delivered)
+        assert writer.flush(60) == 0
+    began = time.perf_counter()
+    kill(broker_ids[0])
+    acked.clear()
+    for index in range(partitions):
+        writer.produce("inherited", b"y", partition=index, on_delivery=delivered)
+    assert writer.flush(120) == 0
+    assert not failed, failed[:3]
+    return max(acked) - began
 
 
 def drain_s(bootstrap: str, broker_ids: Sequence[int], partitions: int, terminate: Kill) -> float:

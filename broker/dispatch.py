@@ -25,6 +25,7 @@ from broker.wire.gen import (
     alter_partition_reassignments,
     api_versions,
     describe_cluster,
+    describe_quorum,
     elect_leaders,
     fetch,
     find_coordinator,
@@ -56,6 +57,7 @@ _TOP_LEVEL: Final[dict[int, Callable[[int], object]]] = {
     apis.LIST_PARTITION_REASSIGNMENTS.key: lambda code: list_partition_reassignments.ListPartitionReassignmentsResponse(error_code=code),
     apis.OFFSET_FETCH.key: lambda code: offset_fetch.OffsetFetchResponse(error_code=code),
     apis.INIT_PRODUCER_ID.key: lambda code: init_producer_id.InitProducerIdResponse(error_code=code),
+    apis.DESCRIBE_QUORUM.key: lambda code: describe_quorum.DescribeQuorumResponse(error_code=code, error_message=None),
     apis.DESCRIBE_CLUSTER.key: lambda code: describe_cluster.DescribeClusterResponse(error_code=code),
 }
 """APIs whose response says at its top that everything failed. Others have an error for each item, which only their handler can fill."""

@@ -150,7 +150,7 @@ class Broker:
             me,
             lambda: self.follower.image,
             lambda failed, start: recover_wal(
-                self.store, metadata, failed, start, recoverer=me, now_ms=self.now_ms(), config=self._stream_config
+                self.store, metadata, failed, start, recoverer=me, now_ms=self.now_ms(), config=self._stream_config, keep=self.storage.keep
             ),
             self._rng,
         )

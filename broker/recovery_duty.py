@@ -21,7 +21,8 @@ from stream.ports import WalIdentity
 log = structlog.get_logger()
 
 RETRY_FIRST_S: Final = 0.1
-RETRY_MAX_S: Final = 5.0
+RETRY_MAX_S: Final = 1.0
+"""Partitions are without a leader all this time; a walk costs some dozen GETs."""
 
 
 class RecoveryDuty:
@@ -62,6 +63,7 @@ class RecoveryDuty:
         delay_s = RETRY_FIRST_S
         try:
             while (start := self._start_slot(writer)) is not None:
+                log.info("wal_recovery_began", node_id=writer.node_id, node_epoch=writer.node_epoch, start=start)
                 try:
                     await self._recover(writer, start)
                 except Exception as error:  # noqa: BLE001 - whatever went wrong, the duty stays: logged and tried again

@@ -11,6 +11,7 @@ import msgspec
 from controller.errors import InvalidConfig
 
 QUORUM_SIZES = (1, 3, 5)
+CONTROLLER_ID_MAX = (1 << 31) - 1
 _ADDRESS = re.compile(r"\S+:\d{1,5}\Z")
 _CLUSTER_ID = re.compile(r"[A-Za-z0-9_-]{1,64}\Z")
 
@@ -23,17 +24,26 @@ MANIFEST_GRACE_MS_MIN = 120_000
 
 
 class ControllerConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """A controller: alone, or one of three or five."""
+    """A controller: alone, one of three or five that begin a cluster, or one that joins."""
 
     data_dir: Path
-    """The journal lives here. Small, must survive restarts; losing it loses what the newest snapshot lacks."""
+    """The journal lives here. Small, must survive restarts; when all controllers lose theirs, `penstock controller recover` helps."""
 
     cluster_id: str = ""
-    """Empty: generated at the first start and kept in `data_dir`. Set it to rebuild a lost volume from the snapshots of that cluster."""
+    """Empty: generated at the first start and kept in `data_dir`. Set it to begin with an empty `data_dir` in a cluster that exists."""
 
     controller_id: int = 0
     peers: tuple[str, ...] = ()
-    """All controllers of the quorum, this one too, as id@host:port; empty: it is alone. They need one `cluster_id`."""
+    """The controllers with which a new cluster begins, this one too, as id@host:port; empty: it is alone. They need one `cluster_id`.
+
+    From then on the quorum itself knows who is in it, and where."""
+
+    join: tuple[str, ...] = ()
+    """host:port of controllers of a cluster that exists: with an empty `data_dir` this one becomes a learner of their quorum. It votes
+    when `penstock controller add` says so."""
+
+    join_timeout_ms: int = 60_000
+    """Nobody there to join for this long: the start fails."""
 
     host: str = "127.0.0.1"
     port: int = 0
@@ -101,6 +111,16 @@ class ControllerConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown
 
     snapshot_bytes: int = 64 << 20
     snapshots_kept: int = 3
+    backup_interval_ms: int = 1_000
+    """Committed metadata are copied to the store at most this often (one PUT), and at once for what has to be there before an answer. What
+    is not copied yet is lost with *all* controllers' disks, except what acknowledged records need. Deletions wait for it."""
+
+    backup_bytes_max: int = 4 << 20
+    """Records in one object of the backup."""
+
+    backup_objects: int = 1_000
+    """Objects of the backup after which a snapshot is due: bounds the reads of a recovery and of a LIST."""
+
     read_grace_ms: int = 60_000
     """Bytes of an object that nothing refers to are deleted after this, so that reads under way can end."""
 
@@ -124,6 +144,7 @@ class ControllerConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown
         if self.snapshots_kept < 2:
             raise InvalidConfig("snapshots_kept", self.snapshots_kept, "at least 2, so that a damaged one can be passed over")
         self._check_peers()
+        self._check_join()
         self._check_manifest()
         for name in _POSITIVE:
             if getattr(self, name) <= 0:
@@ -156,6 +177,8 @@ class ControllerConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown
         voters = self.voters
         if len(voters) not in {0, *QUORUM_SIZES}:
             raise InvalidConfig("peers", ",".join(self.peers), f"{', '.join(map(str, QUORUM_SIZES))} of them: an even one adds no safety")
+        if not 0 <= self.controller_id <= CONTROLLER_ID_MAX:
+            raise InvalidConfig("controller_id", self.controller_id, f"0 to {CONTROLLER_ID_MAX}")
         if voters and self.controller_id not in voters:
             raise InvalidConfig("controller_id", self.controller_id, f"one of the ids in peers: {', '.join(map(str, voters))}")
         if len(voters) > 1 and not self.cluster_id:
@@ -164,6 +187,13 @@ class ControllerConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown
             allowed = f"at least three heartbeats of the quorum ({3 * self.raft_heartbeat_ms} ms)"
             raise InvalidConfig("election_timeout_ms", self.election_timeout_ms, allowed)
 
+    def _check_join(self) -> None:
+        if self.join and self.peers:
+            raise InvalidConfig("join", ",".join(self.join), "either join, for a quorum that exists, or peers, for one that begins")
+        for address in self.join:
+            if not _ADDRESS.match(address):
+                raise InvalidConfig("join", address, "host:port of a controller, several by commas")
+
 
 _POSITIVE = (
     "default_partitions", "raft_heartbeat_ms", "election_timeout_ms",
@@ -171,6 +201,7 @@ _POSITIVE = (
     "maintenance_interval_ms",
     "queue_count_max", "queue_bytes_max", "batch_count_max", "request_timeout_ms", "request_bytes_max", "reply_cache_count_max",
     "batch_bytes_max", "transaction_bytes_max",
-    "followers_count_max", "snapshot_records", "snapshot_bytes", "read_grace_ms", "janitor_interval_ms",
-    "stop_timeout_ms",
+    "followers_count_max", "snapshot_records", "snapshot_bytes", "backup_interval_ms", "backup_bytes_max", "backup_objects",
+    "read_grace_ms", "janitor_interval_ms",
+    "stop_timeout_ms", "join_timeout_ms",
 )  # fmt: skip

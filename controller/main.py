@@ -7,33 +7,33 @@ Source: KRaft `ControllerServer`.
 """
 
 import asyncio
-import fcntl
-import os
 import signal
 import sys
 import time
+from collections.abc import Coroutine
 from contextlib import suppress
-from pathlib import Path
 from random import Random
-from uuid import uuid4
 
 import msgspec
 import structlog
 
+from controller.changes import QuorumChanges
 from controller.config import ControllerConfig
 from controller.dispatch import REQUESTS
-from controller.errors import DataDirInUse, InvalidConfig, NotLeader, QuorumClosed
-from controller.journal import sync_directory
+from controller.errors import NotLeader, QuorumClosed
+from controller.identity import Identity, new_id
+from controller.joining import find_cluster, join
 from controller.metadata.records import MetadataOffset
 from controller.metadata.snapshot import ImageCopy
 from controller.quorum import RaftQuorum
+from controller.raft import membership
 from controller.raft.core import CoreConfig
-from controller.raft.messages import Members
+from controller.raft.messages import Base, Endpoint, Members
 from controller.raft.transport import PeerTransport
 from controller.reign import Reign
-from controller.rpc.server import ControllerService
+from controller.rpc.server import OUTSIDE, ControllerService, Role
 from controller.runtime import Runtime
-from controller.snapshots import SnapshotStore, Snapshotter, copy_image
+from controller.snapshots import LoadedSnapshot, SnapshotStore, Snapshotter, copy_image
 from controller.standby import Standby
 from objectstore.ports import ObjectStore
 from stream.clock import WallClock
@@ -54,12 +54,12 @@ class ControllerServer:
         self._config = config
         self._store = store
         self._now_ms = now_ms
-        self._lock: int | None = None
+        self._identity: Identity | None = None
         self.quorum: RaftQuorum | None = None
         self._transport: PeerTransport | None = None
         self._service: ControllerService | None = None
         self._reign: Reign | None = None
-        self._task: asyncio.Task[None] | None = None
+        self._tasks: list[asyncio.Task[None]] = []
         self.port = 0
         """The bound port, once started."""
         self.failed: asyncio.Future[None] | None = None
@@ -96,10 +96,10 @@ class ControllerServer:
         """
         began = time.monotonic()
         self.failed = asyncio.get_running_loop().create_future()
-        self._lock = _lock_directory(self._config.data_dir)
+        self._identity = identity = Identity(self._config.data_dir)
         try:
-            self._config = msgspec.structs.replace(self._config, cluster_id=_cluster_id(self._config))
-            await self._start_locked(self.failed)
+            await self._claim(identity)
+            await self._start_locked(identity, self.failed)
         except BaseException:
             await self.stop()
             raise
@@ -121,46 +121,87 @@ class ControllerServer:
             await self._service.stop()
         if self._reign is not None:
             await self._reign.runtime.stop()
-        if self._task is not None:
-            self._task.cancel()
-            await asyncio.wait((self._task,))
+        for task in self._tasks:
+            task.cancel()
+        await asyncio.gather(*self._tasks, return_exceptions=True)
         if self._transport is not None:
             await self._transport.stop()
         if self.quorum is not None:
             await self.quorum.close()
-        self._service, self._reign, self.quorum, self._transport, self._task = None, None, None, None, None
-        if self._lock is not None:
-            os.close(self._lock)
-            self._lock = None
+        self._service, self._reign, self.quorum, self._transport = None, None, None, None
+        self._tasks.clear()
+        if self._identity is not None:
+            self._identity.close()
+            self._identity = None
         if self.failed is not None and not self.failed.done():
             self.failed.set_result(None)
 
-    async def _start_locked(self, failed: "asyncio.Future[None]") -> None:
+    async def _claim(self, identity: Identity) -> None:
+        """Whose directory this is: as it says itself, else as configured, else of the quorum that is joined, else of a new cluster."""
+        config = self._config
+        cluster_id = config.cluster_id or identity.cluster_id
+        if not cluster_id:
+            cluster_id = await find_cluster(config) if config.join else new_id()
+        identity.claim(cluster_id, joins=bool(config.join))
+        self._config = msgspec.structs.replace(config, cluster_id=cluster_id)
+
+    async def _start_locked(self, identity: Identity, failed: "asyncio.Future[None]") -> None:
         config, loop = self._config, asyncio.get_running_loop()
-        voters = config.voters or {config.controller_id: ""}
-        core = CoreConfig(config.controller_id, heartbeat_ms=config.raft_heartbeat_ms, election_ms=config.election_timeout_ms)
-        self.quorum = quorum = RaftQuorum(config.data_dir / "journal", core, voters, Random())  # noqa: S311 - election timeouts
+        core = CoreConfig(
+            config.controller_id,
+            heartbeat_ms=config.raft_heartbeat_ms,
+            election_ms=config.election_timeout_ms,
+            directory=identity.directory_id,
+        )
+        self.quorum = quorum = RaftQuorum(config.data_dir / "journal", core, config.voters, Random())  # noqa: S311 - election timeouts
         snapshots = SnapshotStore(self._store, config.cluster_id, kept=config.snapshots_kept)
         standby = Standby(config, quorum, snapshots)
         loaded = await standby.load()
-        others = {voter: address for voter, address in voters.items() if voter != config.controller_id}
-        self._transport = transport = PeerTransport(config.cluster_id, config.controller_id, others, quorum.receive)
-        await quorum.start(Members(tuple(sorted(voters))), loaded.base if loaded else None, transport)
+
+        own = Endpoint(config.controller_id, config.advertised, identity.directory_id)
+        self._transport = transport = PeerTransport(
+            config.cluster_id, own, config.voters, quorum.receive, members=lambda: quorum.members, introduce=quorum.introduce
+        )
+        await quorum.start(self._founders(identity), _snapshot_base(loaded, own, identity), transport)
 
         async def copy_standby() -> tuple[ImageCopy, MetadataOffset]:
             return copy_image(standby.image)
 
-        self._service = service = ControllerService(config, quorum, REQUESTS, standby=copy_standby, raft=transport.serve, now=loop.time)
+        self._service = service = ControllerService(
+            config,
+            quorum,
+            REQUESTS,
+            standby=copy_standby,
+            raft=transport.serve,
+            now=loop.time,
+            about=QuorumChanges(config, quorum).methods(),
+            role=lambda: Role(_role_of(quorum, config.controller_id), identity.directory_id, self.address),
+        )
         self.port = await service.start()
-        transport.start()
-        self._task = loop.create_task(self._run(quorum, standby, snapshots, service), name="controller")
-        self._task.add_done_callback(self._run_over)
-        if len(voters) == 1:
+        quorum.introduce(Endpoint(config.controller_id, self.address, identity.directory_id))
+        transport.start(self.address)
+        self._begin(self._run(quorum, standby, snapshots, service), "controller")
+        self._begin(_tell_of_removal(quorum), "membership")
+        if identity.is_joining:
+            self._begin(join(config, identity, quorum, self.address), "joining")
+        if quorum.members.voters == (config.controller_id,) and quorum.core.is_voter:
             leading = loop.create_task(service.wait_leading())
             await asyncio.wait((leading, failed), return_when=asyncio.FIRST_COMPLETED)
             leading.cancel()
             if failed.done():
                 failed.result()
+
+    def _founders(self, identity: Identity) -> Members:
+        """With whom a new cluster begins; with nobody, if this one joins."""
+        config = self._config
+        if identity.is_joining:
+            return Members(())
+        return membership.founded((config.voters or {config.controller_id: config.advertised}).items())
+
+    def _begin(self, work: Coroutine[object, object, None], name: str) -> None:
+        task = asyncio.get_running_loop().create_task(work, name=name)
+        task.add_done_callback(self._run_over)
+        self._tasks.append(task)
 
     async def _run(self, quorum: RaftQuorum, standby: Standby, snapshots: SnapshotStore, service: ControllerService) -> None:
         """Follow what is committed; lead when it is our turn. Runs until it is cancelled."""
@@ -178,6 +219,7 @@ class ControllerServer:
                 self._store,
                 snapshots,
                 since=standby.since,
+                began_empty=quorum.began_empty,
                 now=asyncio.get_running_loop().time,
                 now_ms=self._now_ms,
                 fail=self._fail,
@@ -203,13 +245,46 @@ class ControllerServer:
         _log.warning("leadership_lost", epoch=reign.epoch, leader=quorum.leadership.address)
 
     def _run_over(self, task: "asyncio.Task[None]") -> None:
-        if not task.cancelled() and (error := task.exception()) is not None:
+        if not task.cancelled() and (error := task.exception()) is not None and not isinstance(error, QuorumClosed):
             self._fail(error)
 
     def _fail(self, error: BaseException) -> None:
         if self.failed is not None and not self.failed.done():
             self.failed.set_exception(error)
             self.failed.exception()
+
+
+def _role_of(quorum: RaftQuorum, controller_id: int) -> str:
+    if quorum.core.is_voter:
+        return "voter"
+    return "learner" if controller_id in quorum.members.learners and quorum.core.is_member else OUTSIDE
+
+
+def _snapshot_base(loaded: LoadedSnapshot | None, own: Endpoint, identity: Identity) -> Base | None:
+    """Where the snapshot ends. One that is alone may lose its disk: it owes its vote to nobody, so the new disk takes its place."""
+    if loaded is None:
+        return None
+    base = loaded.base
+    if not identity.is_new or identity.is_joining or base.members.everyone != (own.node_id,):
+        return base
+    return Base(base.index, base.term, base.offset, Members(base.members.voters, (), (own,), base.members.version + 1))
+
+
+async def _tell_of_removal(quorum: RaftQuorum) -> None:
+    """A controller that was removed keeps quiet, but not about that."""
+    was_member = False
+    while True:
+        if quorum.core.is_member:
+            was_member = True
+        elif was_member and quorum.is_outside:
+            was_member = False
+            _log.warning(
+                "controller_removed",
+                controller_id=quorum.core.id,
+                members=quorum.members.everyone,
+                next="it votes no more: stop it; to bring it back, start it with an empty data directory and --join",
+            )
+        await quorum.wait_changed()
 
 
 async def run_controller(config: ControllerConfig, store: ObjectStore) -> int:
@@ -249,32 +324,3 @@ def run(config: ControllerConfig, store_url: str) -> int:
             await store.close()
 
     return uvloop.run(main())
-
-
-def _lock_directory(directory: Path) -> int:
-    directory.mkdir(parents=True, exist_ok=True)
-    lock = os.open(directory / "lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
-    try:
-        fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except OSError:
-        os.close(lock)
-        raise DataDirInUse(str(directory)) from None
-    return lock
-
-
-def _cluster_id(config: ControllerConfig) -> str:
-    """From the config, else from the data directory, else a new one; kept in the directory from then on."""
-    path = config.data_dir / "cluster_id"
-    kept = path.read_text().strip() if path.exists() else ""
-    if kept and config.cluster_id and kept != config.cluster_id:
-        raise InvalidConfig("cluster_id", config.cluster_id, f"the directory {config.data_dir} belongs to cluster {kept!r}")
-    cluster_id = kept or config.cluster_id or uuid4().hex[:22]
-    if not kept:
-        written = path.with_suffix(".new")
-        with written.open("w") as file:
-            file.write(cluster_id)
-            file.flush()
-            os.fsync(file.fileno())
-        written.replace(path)
-        sync_directory(config.data_dir)
-    return cluster_id

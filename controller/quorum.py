@@ -16,11 +16,12 @@ from typing import Protocol, TypeVar
 
 import structlog
 
-from controller.errors import NotLeader, SnapshotMissing
+from controller.errors import ChangeRefused, NotLeader, SnapshotMissing
 from controller.journal import Journal, Recovered
 from controller.metadata.records import ControllerEpoch, MetadataOffset
+from controller.raft import membership
 from controller.raft.core import CoreConfig, RaftCore
-from controller.raft.messages import Base, HardState, Members, Message
+from controller.raft.messages import Base, Endpoint, HardState, Members, Message
 from controller.raft.node import RaftNode, Transport
 
 _log = structlog.get_logger()
@@ -53,6 +54,11 @@ class Quorum(Protocol):
 
     @property
     def leadership(self) -> Leadership: ...
+
+    @property
+    def controllers(self) -> tuple[str, ...]:
+        """Addresses of all controllers, as far as they are known."""
+        ...
 
     @property
     def first_offset(self) -> MetadataOffset:
@@ -98,7 +104,10 @@ class _Proposed:
 
 
 class RaftQuorum:
-    """One voter of a Raft quorum. addresses: host:port of each voter, as clients reach it."""
+    """One controller of a Raft quorum: voter, learner, or not (yet, any more) a member.
+
+    addresses: host:port of controllers, as they were configured; where the log knows another address, that one counts.
+    """
 
     def __init__(self, directory: Path, config: CoreConfig, addresses: Mapping[int, str], rng: Random) -> None:
         self._config = config
@@ -112,17 +121,28 @@ class RaftQuorum:
         self._proposed: deque[_Proposed] = deque()
         self._reads: deque[tuple[int, asyncio.Future[None]]] = deque()
         self._reigns: list[tuple[ControllerEpoch, asyncio.Future[None]]] = []
+        self.began_empty = False
+        """The disk held nothing at the start: what the log holds came from a snapshot or from others."""
+        self._heard: dict[int, Endpoint] = {}
+        """Where members said that they are; the leader writes it down when it is news."""
+        self._may_be_news = False
+        self._was_outside = False
+        self._transferring_to: int | None = None
+        self._members_seen = Members(())
         self.failed = self._node.failed
         """Done when the quorum is over: with a result after `close`, with JournalFailed otherwise."""
 
     async def start(self, members: Members, snapshot: Base | None, transport: Transport) -> None:
-        """Recover and take part. snapshot: the newest one, which the caller has loaded. members: of a cluster that begins.
+        """Recover and take part. snapshot: the newest one, which the caller has loaded.
+
+        members: of a cluster that begins; none: of one that exists, whose leader will tell.
 
         Raises JournalCorrupt, SnapshotMissing (a gap before the journal).
         """
         recovered = await self._node.open()
         if recovered.cut_bytes:
             _log.warning("journal_torn_end_cut", bytes=recovered.cut_bytes)
+        self.began_empty = recovered.base.index == 0 and not recovered.entries
         if recovered.base.index > (snapshot.index if snapshot else 0):
             raise SnapshotMissing(recovered.base.offset, snapshot.offset if snapshot else None)
         if snapshot is not None:
@@ -139,6 +159,52 @@ class RaftQuorum:
     def receive(self, message: Message) -> None:
         """A message of another voter."""
         self._node.receive(message)
+
+    @property
+    def members(self) -> Members:
+        """The newest ones in the log; none before `start`."""
+        return self._members_seen
+
+    @property
+    def is_outside(self) -> bool:
+        """There is a quorum, and this disk is no member of it: not added yet, or removed."""
+        core = self.core
+        return bool(core.log.members.voters) and not core.is_member and core.log.members_index <= core.commit
+
+    @property
+    def controllers(self) -> tuple[str, ...]:
+        """See Quorum.controllers."""
+        members = self._members_seen
+        return tuple(filter(None, (self.address_of(node_id) for node_id in members.everyone)))
+
+    def address_of(self, node_id: int | None) -> str:
+        """As the log knows it, else as configured; empty: not known."""
+        if node_id is None:
+            return ""
+        return self._members_seen.endpoint(node_id).address or self._addresses.get(node_id, "")
+
+    def introduce(self, endpoint: Endpoint) -> None:
+        """A controller, maybe this one, has told where it is. If it is a member, everybody will know."""
+        if self._heard.get(endpoint.node_id) != endpoint:
+            self._heard[endpoint.node_id] = endpoint
+            self._may_be_news = True
+            self._loop.call_soon(self._write_down)
+
+    async def change(self, members: Members) -> None:
+        """Returns when `members` are committed. Raises ChangeRefused, NotLeader, QuorumClosed, JournalFailed."""
+        core = self.core
+        self._node.check_running()
+        if not core.is_leader:
+            raise NotLeader(self._shown.address)
+        if members == core.log.members and core.log.members_index <= core.commit:
+            return
+        why = core.propose_members(members)
+        if why is not None:
+            raise ChangeRefused(why)
+        proposed = _Proposed(core.log.members_index, core.term, MetadataOffset(core.log.end_offset), self._loop.create_future())
+        self._proposed.append(proposed)
+        self._node.pump()
+        await proposed.answer
 
     @property
     def core(self) -> RaftCore:
@@ -220,7 +286,7 @@ class RaftQuorum:
         index = min(log.index_at(offset), self.core.commit)
         term = log.term_at(index)
         assert term is not None, f"offset {offset} is before the log, which begins at {log.base.offset}"
-        return Base(index, term, log.offset_at(index), log.members)
+        return Base(index, term, log.offset_at(index), log.members_at(index))
 
     async def drop_before(self, offset: MetadataOffset) -> None:
         """See Quorum.drop_before. Deletes whole segment files; a new one is begun here so that the next snapshot can drop this one."""
@@ -259,13 +325,50 @@ class RaftQuorum:
         self._settle_proposals(core)
         self._settle_reads(core)
         committed = MetadataOffset(core.log.offset_at(core.commit))
-        leadership = Leadership(core.is_ready_to_serve, ControllerEpoch(core.term), self._address_of(core.leader))
+        self._see_members(core)
+        self._see_whether_outside()
+        if core.transferring_to not in {None, self._transferring_to}:
+            _log.info("leadership_is_handed_over", target=core.transferring_to, fsync_p99_us=core.fsyncs.p99_us)
+        self._transferring_to = core.transferring_to
+        leadership = Leadership(core.is_ready_to_serve, ControllerEpoch(core.term), self.address_of(core.leader))
         moved, self._committed = committed != self._committed, committed
         turned, self._shown = leadership != self._shown, leadership
         if moved or turned or core.needs_snapshot > core.commit:
             self._wake()
         if turned:
             self._end_reigns()
+            self._may_be_news = True
+        if self._may_be_news and core.is_ready_to_serve and core.log.members_index <= core.commit:
+            self._may_be_news = False
+            self._loop.call_soon(self._write_down)
+
+    def _see_members(self, core: RaftCore) -> None:
+        members = core.log.members
+        if members is self._members_seen:
+            return
+        if members != self._members_seen:
+            addresses = [endpoint.address for endpoint in members.endpoints]
+            _log.info("quorum_members", voters=members.voters, learners=members.learners, version=members.version, addresses=addresses)
+        self._members_seen = members
+        self._wake()
+
+    def _see_whether_outside(self) -> None:
+        """It is news when that is committed, which moves no offset."""
+        was_outside, self._was_outside = self._was_outside, self.is_outside
+        if was_outside != self._was_outside:
+            self._wake()
+
+    def _write_down(self) -> None:
+        """Addresses and disks that are news, as one change of the members. What can not be proposed now is looked at again later."""
+        if self.failed.done() or not self.core.is_ready_to_serve:
+            return
+        core = self.core
+        members = membership.introduced(core.log.members, self._heard.values())
+        if members == core.log.members:
+            return
+        self._may_be_news = True
+        if core.propose_members(members) is None:
+            self._node.pump()
 
     def _settle_proposals(self, core: RaftCore) -> None:
         while self._proposed:
@@ -275,7 +378,7 @@ class RaftQuorum:
             elif core.is_leader and core.term == first.term:
                 return
             else:
-                _refuse(first.answer, NotLeader(self._address_of(core.leader)))
+                _refuse(first.answer, NotLeader(self.address_of(core.leader)))
             self._proposed.popleft()
 
     def _settle_reads(self, core: RaftCore) -> None:
@@ -287,7 +390,7 @@ class RaftQuorum:
             if core.is_leader:
                 _answer(answer, None)
             else:
-                _refuse(answer, NotLeader(self._address_of(core.leader)))
+                _refuse(answer, NotLeader(self.address_of(core.leader)))
 
     def _end(self) -> None:
         """Nothing is decided here any more."""
@@ -303,9 +406,6 @@ class RaftQuorum:
         self._reads.clear()
         self._wake()
         self._end_reigns()
-
-    def _address_of(self, voter: int | None) -> str:
-        return "" if voter is None else self._addresses.get(voter, "")
 
     def _wake(self) -> None:
         waiters, self._commit_moved = self._commit_moved, asyncio.Event()

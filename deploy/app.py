@@ -5,7 +5,7 @@ from typing import Annotated
 
 import typer
 
-from deploy.commands import consume, demo, dev, elect, nodes, produce, reassign, streams, topics
+from deploy.commands import consume, controller, demo, dev, elect, nodes, produce, reassign, streams, topics
 
 app = typer.Typer(
     name="penstock",
@@ -41,13 +41,9 @@ app.add_typer(streams.app, name="streams")
 app.command("nodes")(nodes.nodes)
 app.add_typer(reassign.app, name="reassign")
 app.command("elect")(elect.elect)
+app.add_typer(controller.app, name="controller")
 
 
 @app.command("broker", add_help_option=False)
 def broker() -> None:
     """Run one broker. `penstock broker --help` lists its settings: flags, variables, TOML file."""
-
-
-@app.command("controller", add_help_option=False)
-def controller() -> None:
-    """Run one controller. `penstock controller --help` lists its settings."""

@@ -16,7 +16,7 @@ def main() -> None:
     from deploy.errors import DeployError
 
     try:
-        if len(sys.argv) > 1 and sys.argv[1] in _NODES:
+        if len(sys.argv) > 1 and sys.argv[1] in _NODES and not _is_command(sys.argv[2:]):
             from deploy.node import run
 
             sys.exit(run(sys.argv[1], sys.argv[2:]))
@@ -31,6 +31,11 @@ def main() -> None:
     except BrokenPipeError:
         sys.stderr.close()
         sys.exit(1)
+
+
+def _is_command(arguments: list[str]) -> bool:
+    """`penstock controller status`: a word, where a node has flags only."""
+    return bool(arguments) and sys.argv[1] == "controller" and not arguments[0].startswith("-")
 
 
 if __name__ == "__main__":

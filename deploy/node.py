@@ -75,9 +75,11 @@ def _read(path: str) -> Mapping[str, object]:
 
 def _help(role: str, config_type: type[Any], fields: Sequence[Field]) -> str:
     docs = docs_of(config_type)
+    commands = ["Or: penstock controller status|add|remove|transfer, each with --help: show and change the quorum.", ""]
     lines = [
         f"Usage: penstock {role} --store URL [--config FILE] [--SETTING VALUE ...]",
         "",
+        *(commands if role == "controller" else ()),
         f"Run one {role}. Every setting is a flag, a variable (PENSTOCK_{fields[0].name.upper()}) or a key of the TOML file, at its top",
         f"or in a table [{role}]; flags win over variables, variables over the file.",
         "",

@@ -71,6 +71,16 @@ class StreamConfig:
     block_age_max_ms: int = 30_000
     """... or at this age, so that recovery never reads more than this much of a WAL."""
 
+    block_slots_max: int = 64
+    """... or at this many WAL slots, once it is `block_slots_age_ms` old and holds at most `block_streams_per_slot` streams for each: every
+    slot is a GET for whoever recovers the WAL, and one more for each new leader. 64 slots are 1.3 s of small PUTs; the merge that ends
+    them is one PUT more."""
+
+    block_slots_age_ms: int = 1_000
+
+    block_streams_per_slot: int = 4
+    """A cut names every stream of the block in the metadata: with many streams it may wait for more slots."""
+
     block_streams_max: int = 8_000
     """... or at this many streams: one commit names at most 20,000 ranges."""
 
@@ -97,6 +107,10 @@ class StreamConfig:
 
     recovery_read_ahead_count: int = 8
     """Tails of WAL slots read at once by a recoverer. Each is one GET."""
+
+    recovery_tail_bytes: int = 128 << 10
+    """Read of each slot. Slots up to this size come whole and need no second GET when their partitions open here; of larger ones this much
+    is read for their index alone: 64 of them are 8 MiB."""
 
     recovery_commit_objects_max: int = 200
     """WAL objects in one `commit_recovered`; a request is at most 4 MiB."""

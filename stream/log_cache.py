@@ -57,6 +57,7 @@ class CacheBlock:
     end_sequence: WalSequence
     """The slot after the last one whose entries are here."""
     runs: dict[StreamId, BlockRun] = field(default_factory=dict[StreamId, BlockRun])
+    slot_count: int = 0
     size_bytes: int = 0
     committed: bool = False
 
@@ -124,6 +125,7 @@ class LogCache:
         if active is None:
             active = self._active = CacheBlock(now, end_sequence)
         active.end_sequence = end_sequence
+        active.slot_count += 1
         added = 0
         for stream_id, entries in runs.items():
             log = self._streams.get(stream_id)
@@ -145,12 +147,18 @@ class LogCache:
         self._evict()
 
     def archive_due(self, now: float) -> bool:
-        """Whether the active block is large, old or wide enough to be uploaded."""
+        """Whether the active block is large, old or wide enough to be uploaded, or spread over many slots."""
         active, config = self._active, self._config
-        return active is not None and (
+        if active is None:
+            return False
+        if active.slot_count >= config.block_slots_max and len(active.runs) <= active.slot_count * config.block_streams_per_slot:
+            age_max_ms = config.block_slots_age_ms
+        else:
+            age_max_ms = config.block_age_max_ms
+        return (
             active.size_bytes >= config.block_bytes_max
             or len(active.runs) >= config.block_streams_max
-            or now - active.opened_at >= config.block_age_max_ms / 1000
+            or now - active.opened_at >= min(age_max_ms, config.block_age_max_ms) / 1000
         )
 
     def archive(self) -> CacheBlock | None:

@@ -23,7 +23,7 @@ from stream.format.writer import fence_object
 from stream.ids import Millis, Offset, StreamId, WalSequence
 from stream.keys import wal_key
 from stream.ports import NewObject, ObjectRole, StreamMetadata, StreamRange, WalIdentity
-from stream.wal.slot_reader import read_slot
+from stream.wal.slot_reader import Keep, read_slot
 
 _log = structlog.get_logger(__name__)
 
@@ -69,13 +69,15 @@ async def recover_wal(
     recoverer: WalIdentity,
     now_ms: Millis,
     config: StreamConfig,
+    keep: Keep | None = None,
 ) -> RecoveryReport:
     """Recover from slot `start` (the committed one in the metadata) and end the WAL.
 
-    Cost: one GET of at most 64 KiB per slot, config.recovery_read_ahead_count at once, one PUT. Raises errors of the store and of the
+    keep: given the small slots, so that a new leader in this process need not read them again. Cost: one GET of at most
+    config.recovery_tail_bytes per slot, config.recovery_read_ahead_count at once, one PUT. Raises errors of the store and of the
     metadata, ObjectCorrupt and NotContiguous; after any of them call it again with the then committed slot.
     """
-    walk = _Walk(store, failed, start, recoverer=recoverer, now_ms=now_ms, read_ahead_count=config.recovery_read_ahead_count)
+    walk = WalWalk(store, failed, start, recoverer=recoverer, now_ms=now_ms, config=config, keep=keep)
     ends = _Ends(metadata.streams_owned_by(failed))
     pending: list[NewObject] = []
     range_count = object_count = committed_bytes = 0
@@ -97,32 +99,43 @@ async def recover_wal(
     return report
 
 
-class _Walk:
+class WalWalk:
     """The slots of a WAL from `start` to its end, which it fences. Tails are read ahead; only the first free slot is ever written to."""
 
     def __init__(
-        self, store: ObjectStore, failed: WalIdentity, start: WalSequence, *, recoverer: WalIdentity, now_ms: Millis, read_ahead_count: int
+        self,
+        store: ObjectStore,
+        failed: WalIdentity,
+        start: WalSequence,
+        *,
+        recoverer: WalIdentity | None,
+        now_ms: Millis,
+        config: StreamConfig,
+        keep: Keep | None = None,
     ) -> None:
+        """recoverer: who fences; None: nobody does, it is only looked at, and the end may move on."""
         self._store = store
         self._failed = failed
         self._recoverer = recoverer
         self._now_ms = now_ms
-        self._read_ahead_count = read_ahead_count
+        self._read_ahead_count = config.recovery_read_ahead_count
+        self._tail_bytes = config.recovery_tail_bytes
+        self._keep = keep
         self.end = start
         self.fenced_by_us = False
 
     async def slots(self) -> AsyncIterator[tuple[str, ObjectIndex]]:
-        """(key, index) of every data slot in order. When it stops by itself, `end` is fenced."""
+        """(key, index) of every data slot in order. When it stops by itself, `end` is fenced (if somebody fences)."""
         reads: deque[asyncio.Task[ObjectIndex | None]] = deque()
         try:
             while True:
                 while len(reads) < self._read_ahead_count:
-                    reads.append(asyncio.ensure_future(read_slot(self._store, self._failed, WalSequence(self.end + len(reads)))))
+                    reads.append(asyncio.ensure_future(self._read(WalSequence(self.end + len(reads)))))
                 index = await reads.popleft()
                 if index is None:
-                    if await self._fence(self.end):
+                    if self._recoverer is None or await self._fence(self._recoverer, self.end):
                         return
-                    index = await read_slot(self._store, self._failed, self.end)
+                    index = await self._read(self.end)
                     if index is None:
                         raise ObjectCorrupt(wal_key(self._failed, self.end), 0, "is taken, but not there: somebody deletes from this WAL")
                 if index.is_fence:
@@ -134,10 +147,13 @@ class _Walk:
                 read.cancel()
             await asyncio.gather(*reads, return_exceptions=True)
 
-    async def _fence(self, sequence: WalSequence) -> bool:
+    async def _read(self, sequence: WalSequence) -> ObjectIndex | None:
+        return await read_slot(self._store, self._failed, sequence, tail_bytes=self._tail_bytes, keep=self._keep)
+
+    async def _fence(self, recoverer: WalIdentity, sequence: WalSequence) -> bool:
         """Close the first free slot. False: it is not free any more, read it again. Retries inside the store may meet our own fence."""
         try:
-            await self._store.put_if_absent(wal_key(self._failed, sequence), fence_object(self._recoverer, sequence, self._now_ms))
+            await self._store.put_if_absent(wal_key(self._failed, sequence), fence_object(recoverer, sequence, self._now_ms))
         except PreconditionFailed:
             return False
         self.fenced_by_us = True

@@ -22,6 +22,7 @@ from stream.closing import Closer, ClosingTimes
 from stream.commits import CommitLane
 from stream.config import StreamConfig
 from stream.errors import NotContiguous, StreamError, StreamFenced, StreamNotClosed, StreamNotOpened, WalClosed, WalFenced, WalFull
+from stream.format.reader import ObjectIndex
 from stream.ids import Millis, Offset, StreamId, WalSequence
 from stream.keys import wal_key
 from stream.log_cache import AppendEntry, CacheBlock, LogCache
@@ -340,6 +341,10 @@ class Storage:
         (what is committed). Raises OffsetOutOfRange, ObjectCorrupt, errors of the store.
         """
         return await self._reader.read(stream_id, offset, end_offset, max_bytes)
+
+    def keep(self, key: str, index: ObjectIndex, data: bytes) -> None:
+        """See ObjectReader.keep."""
+        self._objects.keep(key, index, data)
 
     async def offset_for_timestamp(self, stream_id: StreamId, timestamp_ms: int, end_offset: Offset) -> tuple[Offset, Millis] | None:
         """(offset, timestamp) of the first record below `end_offset` that is not older; None: all are older."""

@@ -1,7 +1,7 @@
 """Metadata: topics, partitions, leaders and addresses; creates topics on first use where that is allowed.
 
 Invariants: a topic without error has all its partitions; a partition whose leader is not alive says LEADER_NOT_AVAILABLE and names nobody
-(one that moves names its next leader, `broker.leaders`);
+(one that moves, or whose leader is dead, names the next leader if that is known, `broker.leaders`);
 leaders, replicas and controller are ids that `brokers` lists (replicas that are away stand in `offline_replicas`).
 Must not: block answers about existing topics on the controller: only creating topics waits for it.
 

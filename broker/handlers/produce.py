@@ -4,9 +4,9 @@ Invariants: all partitions of a request that are open here go into one group, at
 order; a partition that is just being opened takes its part as soon as it is open, before anybody who came later; acks 1 means what acks
 -1 means (there is no weaker durability to offer); nothing is acknowledged that is not durable; without a live session nothing is appended,
 and the connection is closed: our metadata are old then, and librdkafka, told NOT_LEADER, would ask nobody but us for newer ones, for ever.
-Limits: a part waits for its partition at most the request's timeout, and 30 s; 0.5 s while its source has not given it up, because answers
-of one connection keep their order and a source that hangs must not hold up the rest. How long durability may take is bounded by the WAL,
-which fails everything that is pending at its own deadline.
+Limits: a part waits for its partition at most the request's timeout, and 30 s; 0.5 s before the election is held, because answers of one
+connection keep their order and a source that hangs, or a long recovery, must not hold up the rest. How long durability may take is bounded
+by the WAL, which fails everything that is pending at its own deadline.
 Must not: look into batches (`broker.partition` does).
 
 Source: Kafka `KafkaApis.handleProduceRequest`, `ReplicaManager.appendRecords`; KIP-951.
@@ -114,7 +114,7 @@ class _ProduceCall:
                 forget()
             opened(ErrorCode.NOT_LEADER_OR_FOLLOWER)
 
-        longest_s = _WAIT_ELECTED_MAX_S if self._node.partitions.is_moving_here(topic_name, result.index) else _WAIT_OPEN_MAX_S
+        longest_s = _WAIT_ELECTED_MAX_S if self._node.partitions.is_expected(topic_name, result.index) else _WAIT_OPEN_MAX_S
         timer = loop.call_later(min(max(self._request.timeout_ms, 0) / 1000, longest_s), expired)
         forget = self._node.partitions.when_open(topic_name, result.index, opened)
 
@@ -124,6 +124,7 @@ class _ProduceCall:
             self._answer()
 
     def _answer(self) -> None:
+        leaving: list[tuple[Partition, ProducePartitionResult]] = []
         for group, targets in self._groups:
             for outcome, result in zip(group.outcomes, targets, strict=True):
                 result.error_code = outcome.code
@@ -132,12 +133,19 @@ class _ProduceCall:
                 result.log_start_offset = outcome.log_start_offset
                 result.error_message = outcome.message
                 result.record_errors = outcome.record_errors
+                if outcome.partition is not None and outcome.partition.notice is not None:
+                    leaving.append((outcome.partition, result))
+        endpoints = self._point_to_leaders([(partition.topic_name, result) for partition, result in leaving])
         ctx = self._ctx
-        self._respond(encode_produce_response(ctx.correlation_id, ctx.api_version, self._results, node_endpoints=self._point_to_leaders()))
+        self._respond(encode_produce_response(ctx.correlation_id, ctx.api_version, self._results, node_endpoints=endpoints))
+        for partition, _ in leaving:
+            if partition.notice is not None:
+                partition.notice.told(partition)
 
-    def _point_to_leaders(self) -> Sequence[NodeEndpoint]:
-        """KIP-951: who leads now, for the partitions that are not led here."""
+    def _point_to_leaders(self, leaving: Sequence[tuple[str, ProducePartitionResult]]) -> Sequence[NodeEndpoint]:
+        """KIP-951: who leads now, for the partitions that are not led here, or not much longer."""
         elsewhere = [(name, result) for name, results in self._results for result in results if result.error_code == _NOT_LEADER]
+        elsewhere += leaving
         if not elsewhere:
             return ()
         hints = LeaderHints(self._node, self._ctx)

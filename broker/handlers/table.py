@@ -14,6 +14,7 @@ from broker.handlers import (
     metadata,
     offset_for_leader_epoch,
     produce,
+    quorum,
     reassignments,
     topics,
 )
@@ -47,6 +48,7 @@ _STATELESS: Final[Mapping[int, Handler]] = {
     apis.INCREMENTAL_ALTER_CONFIGS.key: alter_configs.handle_incremental_alter_configs,
     apis.ALTER_PARTITION_REASSIGNMENTS.key: reassignments.handle_alter_partition_reassignments,
     apis.LIST_PARTITION_REASSIGNMENTS.key: reassignments.handle_list_partition_reassignments,
+    apis.DESCRIBE_QUORUM.key: quorum.handle_describe_quorum,
     apis.DESCRIBE_CLUSTER.key: cluster.handle_describe_cluster,
 }
 

@@ -7,7 +7,7 @@ Must not: decide what is to be open. Source: DESIGN.md section 7; AutoMQ `Elasti
 """
 
 import asyncio
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import Final, TypeAlias
 
@@ -122,6 +122,19 @@ class Lifecycle:
                 held.partition.stop()
         return {"persist": 1_000 * (persisted - began), "flush": 1_000 * times.flush_s, "commit": 1_000 * times.commit_s}
 
+    def due_checkpoints(self, partitions: Iterable[Partition]) -> list[Partition]:
+        """Those with most to scan after a crash, so that half of what all of them together may have remains; none while it is less."""
+        dirty = sorted((partition for partition in partitions if partition.log.is_dirty), key=_dirty_bytes, reverse=True)
+        left_bytes = sum(map(_dirty_bytes, dirty))
+        due: list[Partition] = []
+        if left_bytes >= self._config.checkpoint_bytes:
+            for partition in dirty:
+                if left_bytes <= self._config.checkpoint_bytes // 2:
+                    break
+                due.append(partition)
+                left_bytes -= partition.log.dirty_bytes
+        return due
+
     async def checkpoint(self, partitions: Sequence[Partition]) -> None:
         """Write down where recovery of these would begin, in few groups, and trim meta streams that have become long."""
         try:
@@ -159,6 +172,10 @@ class Lifecycle:
                 await self._storage.trim(meta.handle, offset)
             except (StreamError, ControllerError, OSError, TimeoutError) as error:
                 _log.warning("meta_trim_failed", stream_id=meta.handle.stream_id, offset=offset, error=str(error))
+
+
+def _dirty_bytes(partition: Partition) -> int:
+    return partition.log.dirty_bytes
 
 
 def _settled(error: Exception | None) -> None:

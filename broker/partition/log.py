@@ -34,7 +34,8 @@ _SCAN_BYTES: Final = 4 * 1024 * 1024
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LogConfig:
     checkpoint_bytes: int = 64 * 1024 * 1024
-    """Appended bytes after which a checkpoint is written. Bounds the scan after a crash: about 1 s for each 64 MiB."""
+    """Appended bytes, of all partitions of a broker together, after which those with most of them get a checkpoint. Bounds what is scanned
+    after a crash: 64 MiB are 0.3 s of reading, shared by the new leaders."""
     producers_count_max: int = 10_000
     """Producers remembered in each partition, 1 KiB each in the worst case."""
     producer_silent_ms: int = 86_400_000
@@ -80,10 +81,6 @@ class PartitionLog:
     @property
     def is_dirty(self) -> bool:
         return self.dirty_bytes > 0
-
-    @property
-    def needs_checkpoint(self) -> bool:
-        return self.dirty_bytes >= self._config.checkpoint_bytes
 
     def plan(self, records: memoryview | None, now_ms: Millis) -> BatchHeader | KnownBatch | Refusal:
         """What an append of `records` would mean: a header (go on with `place`), a repetition, or a refusal. Changes nothing."""

@@ -5,8 +5,8 @@ operation runs for a partition, and when it ends the partition is looked at agai
 reply or a failed open need no special case. Opens and closes are batched: a thousand partitions are a few RPCs.
 
 Invariants: a partition is found by `get` only while it may be served; parked requests run in the order in which they came, before any
-later one can find the partition; listeners hear "opened" and "not any more" strictly in turn. A partition that is moving here has a place
-already, so that what clients send ahead of the election waits here in order.
+later one can find the partition; listeners hear "opened" and "not any more" strictly in turn. A partition that is moving here, or whose
+dead leader we are to follow, has a place already, so that what clients send ahead of the election waits here in order.
 Must not: append records, or block the image's thread (everything that waits is a task of its own).
 Source: AutoMQ `ElasticReplicaManager`, `PartitionSnapshotsManager`; KRaft `BrokerMetadataPublisher`; traps 34, 36, 37, 41.
 """
@@ -20,8 +20,10 @@ from uuid import UUID
 import structlog
 
 from broker.fetch.byte_limiter import ByteLimiter
+from broker.leaders import is_heir
 from broker.partition.life import Held, Lifecycle, Steps
 from broker.partition.log import LogConfig
+from broker.partition.notice import Notice, NoticeConfig
 from broker.partition.partition import Partition
 from broker.partition.validation import TopicRules
 from broker.ports import LeaderChangeListener
@@ -30,10 +32,11 @@ from controller.metadata.configs import TOPIC_RESOURCE
 from controller.metadata.delta import MetadataDelta
 from controller.metadata.image import MetadataImage
 from controller.metadata.records import PartitionRecord
-from controller.metadata.topics import NO_LEADER, PartitionKey, is_moving, next_leader
+from controller.metadata.topics import NO_LEADER, PartitionKey, is_moving
 from controller.rpc.messages import MoveTiming
 from stream.clock import WallClock
 from stream.errors import StreamError
+from stream.ids import NodeId
 from stream.ports import WalIdentity
 from stream.storage import Storage
 
@@ -58,13 +61,14 @@ _CHECKPOINT_LOOKS_COUNT: Final = 30
 class _Place:
     """A partition that is held here, or is to be. `busy` while an operation runs for it."""
 
-    __slots__ = ("attempts_count", "busy", "held", "key", "waiting")
+    __slots__ = ("attempts_count", "busy", "held", "key", "notice", "waiting")
 
     def __init__(self, key: PartitionKey) -> None:
         self.key = key
         self.held: Held | None = None
         self.busy = False
         self.attempts_count = 0
+        self.notice: Notice | None = None
         self.waiting: list[Opened] = []
 
 
@@ -78,6 +82,7 @@ class PartitionManager:
         now_ms: WallClock,
         *,
         config: LogConfig | None = None,
+        notice: NoticeConfig | None = None,
         report: Callable[[list[MoveTiming]], None] | None = None,
     ) -> None:
         """report: told what the steps of moves took, at most `BATCH_COUNT_MAX` at a time; must not block or raise."""
@@ -95,6 +100,8 @@ class PartitionManager:
         self._tasks: set[asyncio.Task[None]] = set()
         self._retries: dict[float, set[PartitionKey]] = {}
         self._timers: dict[float, asyncio.TimerHandle] = {}
+        self._notice_config = notice or NoticeConfig()
+        self._notices: set[Notice] = set()
         self._report = report or _unreported
         self._is_closing = False
         self._is_over = False
@@ -155,8 +162,8 @@ class PartitionManager:
         finally:
             forget()
 
-    def is_moving_here(self, topic_name: str, index: int) -> bool:
-        """It is to be led here, but the source has not given it up yet."""
+    def is_expected(self, topic_name: str, index: int) -> bool:
+        """It is to be led here, but the election is not held yet."""
         topic = self._image().topics.by_name(topic_name)
         return topic is not None and self._is_expected(PartitionKey(topic.topic_id, index))
 
@@ -199,6 +206,8 @@ class PartitionManager:
         self._is_over = True
         for timer in self._timers.values():
             timer.cancel()
+        for notice in self._notices:
+            notice.cancel()
         for task in self._tasks:
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
@@ -208,16 +217,32 @@ class PartitionManager:
         if self._is_over:
             return
         if delta.everything:
-            keys = set(self._places) | image.topics.led_by(self._me) | image.topics.led_by(NO_LEADER)
+            keys = (
+                set(self._places)
+                | image.topics.led_by(self._me)
+                | image.topics.led_by(NO_LEADER)
+                | self._awaited([node.node_id for node in image.nodes])
+            )
             names = {partition.topic_name for partition in self._served.values()}
         else:
             keys = set(delta.partitions)
+            if delta.node_ids:
+                keys |= self._awaited(delta.node_ids)
             if delta.removed_topic_ids:
                 keys.update(key for key in self._places if key.topic_id in delta.removed_topic_ids)
             names = {name for kind, name in delta.configs if kind == TOPIC_RESOURCE}
         if names:
             self._refresh_rules(names)
         self._reconcile(keys)
+
+    def _awaited(self, node_ids: Iterable[NodeId]) -> set[PartitionKey]:
+        """What may be awaited here from now on, or not any more, because these brokers came or went. Cost: O(what they led + places)."""
+        topics = self._image().topics
+        keys = {key for key, place in self._places.items() if place.held is None}
+        for leader, led in topics.leaders().items():
+            if leader.node_id in node_ids and not self._image().nodes.is_alive(leader):
+                keys |= led
+        return keys
 
     def _refresh_rules(self, topic_names: set[str]) -> None:
         rules = {name: TopicRules.from_configs(self._image().configs.topic(name)) for name in topic_names}
@@ -234,15 +259,16 @@ class PartitionManager:
         return record if (record.leader, record.leader_node_epoch) == (self._me.node_id, self._me.node_epoch) else None
 
     def _is_expected(self, key: PartitionKey) -> bool:
-        """It is moving, and we are to lead it."""
-        record = self._image().topics.partition(key)
-        return record is not None and is_moving(record) and next_leader(record) == self._me.node_id and not self._is_closing
+        """It is moving, or its leader is dead, and we are to lead it."""
+        image = self._image()
+        record = image.topics.partition(key)
+        return record is not None and not self._is_closing and is_heir(image, record, self._me.node_id)
 
     def _reconcile(self, keys: Iterable[PartitionKey]) -> None:
-        """Compare what should be with what is, stop serving what is not ours at once, and start operations for the rest."""
+        """Compare what should be with what is, stop serving what is not ours, and start operations for the rest."""
         to_open: list[tuple[_Place, PartitionRecord]] = []
         to_close: list[_Place] = []
-        for key in keys:
+        for key in self._hold_back(keys):
             record = self._desired(key)
             place = self._place_of(key, record)
             if place is None:
@@ -260,6 +286,40 @@ class PartitionManager:
         for at in range(0, len(to_open), BATCH_COUNT_MAX):
             opening = to_open[at : at + BATCH_COUNT_MAX]
             self._start(partial(self._open, opening), [place for place, _ in opening])
+
+    def _hold_back(self, keys: Iterable[PartitionKey]) -> list[PartitionKey]:
+        """Begin a notice for those that are to have one, and give out those that have none, or no longer."""
+        to_announce: list[_Place] = []
+        rest: list[PartitionKey] = []
+        for key in keys:
+            place = self._places.get(key)
+            if place is None or not self._may_announce(place):
+                rest.append(key)
+            elif place.notice is None:
+                to_announce.append(place)
+        for at in range(0, len(to_announce), BATCH_COUNT_MAX):
+            self._announce(to_announce[at : at + BATCH_COUNT_MAX])
+        return rest
+
+    def _may_announce(self, place: _Place) -> bool:
+        """It moves away by plan and its streams are still ours: records are taken until its producers know where to go."""
+        held, notice = place.held, place.notice
+        if held is None or held.partition is None or place.busy or self._is_closing or not self._notice_config.longest_ms:
+            return False
+        if (notice is not None and notice.is_over) or not held.partition.accepts_records or not held.partition.log.is_dirty:
+            return False
+        record = self._image().topics.partition(place.key)
+        return record is not None and is_moving(record) and record.leader_epoch == held.record.leader_epoch
+
+    def _announce(self, places: list[_Place]) -> None:
+        def over() -> None:
+            self._notices.discard(notice)
+            self._reconcile([place.key for place in places])
+
+        notice = Notice([place.held.partition for place in places if place.held and place.held.partition], self._notice_config, over)
+        self._notices.add(notice)
+        for place in places:
+            place.notice = notice
 
     def _place_of(self, key: PartitionKey, record: PartitionRecord | None) -> _Place | None:
         """Where the partition is held or awaited; None: it has nothing to do with us (any more)."""
@@ -349,7 +409,7 @@ class PartitionManager:
             if not self._storage.fenced:
                 raise
         for place in places:
-            place.held = None
+            place.held = place.notice = None
             place.attempts_count = 0
             place.busy = False
         self._reconcile([place.key for place in places])
@@ -415,8 +475,8 @@ class PartitionManager:
             await asyncio.sleep(_CHECKPOINT_LOOK_S)
             look += 1
             is_turn_of_all = look % _CHECKPOINT_LOOKS_COUNT == 0
-            chosen = [p for p in self._served.values() if p.log.needs_checkpoint or (is_turn_of_all and p.log.is_dirty)]
-            await self._life.checkpoint(chosen)
+            served = self._served.values()
+            await self._life.checkpoint([p for p in served if p.log.is_dirty] if is_turn_of_all else self._life.due_checkpoints(served))
 
 
 def _unreported(_: list[MoveTiming]) -> None:

@@ -7,7 +7,7 @@ Source: Kafka `Partition`, `DelayedOperationPurgatory`; AutoMQ trap 28 (delayed 
 """
 
 from collections.abc import Callable, Sequence
-from typing import TypeAlias
+from typing import TYPE_CHECKING, TypeAlias
 from uuid import UUID
 
 from broker.fetch.delayed import FetchWait
@@ -16,6 +16,9 @@ from controller.metadata.records import PartitionRecord
 from stream.batch.header import Buffer
 from stream.ids import Offset
 from stream.storage import Storage
+
+if TYPE_CHECKING:
+    from broker.partition.notice import Notice
 
 Settled: TypeAlias = Callable[[Exception | None], None]
 """None: durable. Called once, on the loop."""
@@ -26,8 +29,8 @@ class PartitionStopped(Exception):
 
 
 class Partition:
-    __slots__ = ("_fetch_waits", "_high_watermark", "_storage", "_waiting", "accepts_records", "index", "leader_epoch", "log", "record",
-                 "stop_error", "topic_id", "topic_name")  # fmt: skip
+    __slots__ = ("_fetch_waits", "_high_watermark", "_storage", "_waiting", "accepts_records", "index", "leader_epoch", "log",
+                 "notice", "record", "stop_error", "topic_id", "topic_name")  # fmt: skip
 
     def __init__(self, record: PartitionRecord, topic_name: str, log: PartitionLog, storage: Storage) -> None:
         self.record = record
@@ -37,6 +40,8 @@ class Partition:
         self.leader_epoch = record.leader_epoch
         self.log = log
         self.accepts_records = True
+        self.notice: Notice | None = None
+        """Producers are to be told of the next leader with their acknowledgements."""
         self.stop_error: Exception | None = None
         self._storage = storage
         self._high_watermark = log.data.confirmed_offset

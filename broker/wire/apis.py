@@ -61,6 +61,7 @@ ELECT_LEADERS: Final = _api(43, "ElectLeaders", "elect_leaders", (0, 2), 2)
 INCREMENTAL_ALTER_CONFIGS: Final = _api(44, "IncrementalAlterConfigs", "incremental_alter_configs", (0, 1), 1)
 ALTER_PARTITION_REASSIGNMENTS: Final = _api(45, "AlterPartitionReassignments", "alter_partition_reassignments", (0, 0), 0)
 LIST_PARTITION_REASSIGNMENTS: Final = _api(46, "ListPartitionReassignments", "list_partition_reassignments", (0, 0), 0)
+DESCRIBE_QUORUM: Final = _api(55, "DescribeQuorum", "describe_quorum", (0, 2), 0)
 DESCRIBE_CLUSTER: Final = _api(60, "DescribeCluster", "describe_cluster", (0, 1), 0)
 
 APIS: Final[dict[int, ApiSpec]] = {
@@ -91,6 +92,7 @@ APIS: Final[dict[int, ApiSpec]] = {
         INCREMENTAL_ALTER_CONFIGS,
         ALTER_PARTITION_REASSIGNMENTS,
         LIST_PARTITION_REASSIGNMENTS,
+        DESCRIBE_QUORUM,
         DESCRIBE_CLUSTER,
     )
 }

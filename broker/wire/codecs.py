@@ -18,6 +18,7 @@ from broker.wire.gen import (
     describe_cluster,
     describe_configs,
     describe_groups,
+    describe_quorum,
     elect_leaders,
     fetch,
     find_coordinator,
@@ -65,6 +66,7 @@ _MODULES: Final[tuple[ModuleType, ...]] = (
     alter_partition_reassignments,
     list_partition_reassignments,
     describe_cluster,
+    describe_quorum,
 )
 
 

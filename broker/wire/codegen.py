@@ -188,7 +188,7 @@ def _read_value(field: Field) -> str:
     if field.kind is Kind.UUID:
         return "r.uuid()"
     if field.kind.code is not None:
-        return f"r.i{8 * field.kind.least_bytes}()"
+        return f"r.{'u' if field.kind is Kind.UINT16 else 'i'}{8 * field.kind.least_bytes}()"
     nullable = "nullable_" if field.null_from is not None and field.kind is Kind.STRING and not field.is_array else ""
     return f"r.{nullable}{_METHODS[field.kind]}(f)"
 

@@ -14,7 +14,7 @@ import types
 import typing
 from dataclasses import dataclass
 from enum import Enum
-from typing import Final
+from typing import Any, Final
 
 from broker.wire.apis import ApiSpec
 
@@ -25,6 +25,7 @@ class Kind(Enum):
     BOOL = ("?", 1, "bool")
     INT8 = ("b", 1, "int")
     INT16 = ("h", 2, "int")
+    UINT16 = ("H", 2, "int")
     INT32 = ("i", 4, "int")
     INT64 = ("q", 8, "int")
     STRING = (None, 1, "str")
@@ -43,6 +44,7 @@ _KINDS: Final = {
     "bool": Kind.BOOL,
     "int8": Kind.INT8,
     "int16": Kind.INT16,
+    "uint16": Kind.UINT16,
     "error_code": Kind.INT16,
     "int32": Kind.INT32,
     "timedelta_i32": Kind.INT32,
@@ -99,15 +101,35 @@ def load_message(api: ApiSpec, direction: str) -> list[Struct]:
     """The structs of one message ("request" or "response"), each after the ones it holds; the message itself is last."""
     versions: dict[str, dict[int, list[Field]]] = {}  # struct name -> version -> fields
     for version in range(api.served_min, api.max + 1):
-        module = importlib.import_module(f"kio.schema.{api.module}.v{version}.{direction}")
-        for name, value in vars(module).items():
-            if not isinstance(value, type) or value.__module__ != module.__name__ or not dataclasses.is_dataclass(value):
-                continue
+        for name, value in _classes(api, direction, version).items():
             if getattr(value, "__flexible__", None) is not api.is_flexible(version):
                 raise UnsupportedSchema(f"{api.name} v{version}: the table of APIs is wrong about flexible versions")
             versions.setdefault(name, {})[version] = [_field(field, version) for field in dataclasses.fields(value)]
-    structs = [_merge(name, found) for name, found in versions.items()]
+    structs = [_renamed(api, direction, _merge(name, found)) for name, found in versions.items()]
     return _dependencies_first(structs, root=api.name + direction.capitalize())
+
+
+def class_name(api: ApiSpec, direction: str, kio_name: str) -> str:
+    """What a struct is called by us. A response may have structs with the names of its request's; ours are all in one module."""
+    is_taken = direction == "response" and any(
+        kio_name in _classes(api, "request", version) for version in range(api.served_min, api.max + 1)
+    )
+    return f"Response{kio_name}" if is_taken else kio_name
+
+
+def _renamed(api: ApiSpec, direction: str, struct: Struct) -> Struct:
+    fields = [dataclasses.replace(field, struct=class_name(api, direction, field.struct)) for field in struct.fields]
+    return dataclasses.replace(struct, name=class_name(api, direction, struct.name), fields=tuple(fields))
+
+
+def _classes(api: ApiSpec, direction: str, version: int) -> dict[str, type[Any]]:
+    """kio's structs of one version of one message."""
+    module = importlib.import_module(f"kio.schema.{api.module}.v{version}.{direction}")
+    return {
+        name: value
+        for name, value in vars(module).items()
+        if isinstance(value, type) and value.__module__ == module.__name__ and dataclasses.is_dataclass(value)
+    }
 
 
 def _field(field: "dataclasses.Field[object]", version: int) -> Field:

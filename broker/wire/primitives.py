@@ -28,6 +28,7 @@ lead, stays under a tenth of it; at 100 to 200 bytes an object the limit costs a
 _NULL_UUID: Final = bytes(16)
 _I8: Final = struct.Struct(">b")
 _I16: Final = struct.Struct(">h")
+_U16: Final = struct.Struct(">H")
 _I32: Final = struct.Struct(">i")
 _I64: Final = struct.Struct(">q")
 _i32_at: Final = _I32.unpack_from
@@ -67,6 +68,9 @@ class Reader:
 
     def i16(self) -> int:
         return self.unpack(_I16)[0]
+
+    def u16(self) -> int:
+        return self.unpack(_U16)[0]
 
     def i32(self) -> int:
         pos = self.pos

@@ -10,11 +10,9 @@ from collections import Counter
 from collections.abc import Collection
 from heapq import nsmallest
 
-import msgspec
-
 from controller.managers.checks import check_node
 from controller.managers.elections import ELECTIONS_PER_TRANSACTION_MAX, Elector
-from controller.managers.log_changes import LogChanges, check_objects
+from controller.managers.log_changes import LogChanges, check_objects, clipped
 from controller.managers.result import Refused, Result
 from controller.metadata.image import MetadataImage
 from controller.metadata.nodes import WalState
@@ -27,9 +25,10 @@ from stream.ports import WalIdentity
 
 
 def assign_recoveries(image: MetadataImage, live: Collection[NodeId]) -> list[Record]:
-    """Appoint a live broker for each WAL whose writer is dead and whose recoverer is not alive. Deterministic; fewest recoveries first.
+    """Appoint a live broker for each WAL whose writer is dead and whose recoverer is not alive. Deterministic.
 
-    Brokers that drain are asked only if there is nobody else.
+    Who has fewest recoveries comes first; among those, who will lead most of what the dead one led: it keeps what it reads on the way.
+    Brokers that drain are asked only if there is nobody else. Cost: O(partitions of the dead).
     """
     able = [node for node in image.nodes if node.node_id in live and not node.fenced]
     alive = {node.node_id: WalIdentity(node.node_id, node.node_epoch) for node in able}
@@ -40,11 +39,22 @@ def assign_recoveries(image: MetadataImage, live: Collection[NodeId]) -> list[Re
     for wal in sorted(waiting, key=_writer):
         if not alive or alive.get(wal.recoverer.node_id) == wal.recoverer:
             continue
-        chosen = min(staying, key=lambda node_id: (load[node_id], node_id))
+        heirs = _heirs(image, wal.writer, frozenset(staying))
+        chosen = min(staying, key=lambda node_id: (load[node_id], -heirs[node_id], node_id))
         load[chosen] += 1
         recoverer = alive[chosen]
         records.append(WalRecord(wal.writer.node_id, wal.writer.node_epoch, wal.committed, recoverer.node_id, recoverer.node_epoch))
     return records
+
+
+def _heirs(image: MetadataImage, dead: WalIdentity, eligible: Collection[NodeId]) -> Counter[NodeId]:
+    """How many of the dead broker's partitions each of these is the first candidate for."""
+    heirs: Counter[NodeId] = Counter()
+    for key in image.topics.led_by(dead):
+        partition = image.topics.partition(key)
+        if partition is not None:
+            heirs.update([node_id for node_id in partition.replicas if node_id in eligible][:1])
+    return heirs
 
 
 def commit_recovered(image: MetadataImage, request: CommitRecovered, now_ms: Millis, *, live: Collection[NodeId]) -> Result[Progress]:
@@ -91,18 +101,10 @@ def _clipped(changes: LogChanges, item: CommitObject, failed: WalIdentity) -> li
         stream = changes.image.streams.get(part.stream_id)
         if stream is None or not stream.opened or stream.owner != failed or changes.holds(part):
             continue
-        clipped = _from(part, changes.end_of(stream)) if part.start_offset < changes.end_of(stream) else part
-        changes.append(stream, clipped)
-        ranges.append(clipped)
+        taken = clipped(part, changes.end_of(stream)) if part.start_offset < changes.end_of(stream) else part
+        changes.append(stream, taken)
+        ranges.append(taken)
     return ranges
-
-
-def _from(part: RangeEntry, start: int) -> RangeEntry:
-    """The range without what lies below `start`. Counts can not be known without the object: in proportion, never zero."""
-    share = (part.end_offset - start) / (part.end_offset - part.start_offset)
-    return msgspec.structs.replace(
-        part, start_offset=start, record_count=max(1, round(part.record_count * share)), size_bytes=max(1, round(part.size_bytes * share))
-    )
 
 
 def _hand_over(changes: LogChanges, failed: WalIdentity, elector: Elector, now_ms: Millis) -> int:

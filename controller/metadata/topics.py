@@ -11,7 +11,7 @@ from uuid import UUID
 
 from controller.metadata.errors import broken
 from controller.metadata.records import PartitionRecord, TopicRecord, TopicRemoved
-from stream.ids import NodeEpoch, NodeId, StreamEpoch
+from stream.ids import NodeEpoch, NodeId
 from stream.ports import WalIdentity
 
 NO_LEADER = WalIdentity(NodeId(-1), NodeEpoch(-1))
@@ -50,16 +50,6 @@ def is_moving(partition: PartitionState) -> bool:
 def is_reassigning(partition: PartitionState) -> bool:
     """A move that changes the candidates too; preferred elections, draining and cancelled moves do not."""
     return partition.target_replicas is not None and partition.target_replicas != partition.replicas
-
-
-def next_leader(partition: PartitionState) -> NodeId:
-    """Who leads, or is meant to as soon as the move is over; -1 for nobody."""
-    return partition.move.target if partition.target_replicas is not None and partition.move is not None else partition.leader
-
-
-def next_leader_epoch(partition: PartitionState) -> StreamEpoch:
-    """The epoch under which `next_leader` leads: one election ends a move."""
-    return StreamEpoch(partition.leader_epoch + 1) if partition.target_replicas is not None else partition.leader_epoch
 
 
 @dataclass(slots=True)

@@ -32,6 +32,7 @@ from controller.raft.messages import (
     Write,
 )
 from controller.raft.progress import Progress, State
+from controller.raft.volume import Candidate, FsyncWindow, SlowVolume
 
 
 class Role(Enum):
@@ -44,12 +45,16 @@ class Role(Enum):
 @dataclass(frozen=True, slots=True)
 class CoreConfig:
     """heartbeat_ms: also the time after which a lost append is noticed. election_ms: silence after which a voter may look for another
-    leader; each waits up to twice as long, at random. The others bound what is on its way to one follower.
+    leader; each waits up to twice as long, at random. The others bound what is on its way to one follower. A leader whose fsync p99 is
+    beyond half a heartbeat hands over to a voter with a better disk.
     """
 
     node_id: int
     heartbeat_ms: int = 100
     election_ms: int = 1_000
+    directory: str = ""
+    """Which disk this is: a member with another one is somebody else."""
+
     inflight_count_max: int = 16
     inflight_bytes_max: int = 4 << 20
     append_count_max: int = 256
@@ -83,6 +88,8 @@ class RaftCore:
         self._round = 0
         self._term_start = 0
         self._heartbeat_at_ms = 0
+        self.fsyncs = FsyncWindow()
+        self._volume = SlowVolume(config.heartbeat_ms * 500, config.election_ms)
         self._heard_leader_ms = now_ms - config.election_ms
         self._election_at_ms = 0
         self._reset_election_timer()
@@ -101,10 +108,30 @@ class RaftCore:
     @property
     def deadline_ms(self) -> int | None:
         """When `tick` has something to do next; None: never, as things are."""
-        members = self.log.members
         if not self.is_leader:
-            return self._election_at_ms if self.id in members.voters else None
-        return self._heartbeat_at_ms if len(members.everyone) > 1 else None
+            return self._election_at_ms if self.may_campaign else None
+        return self._heartbeat_at_ms if self._progress else None
+
+    @property
+    def is_voter(self) -> bool:
+        """By the newest members in the log, and with this disk."""
+        return self.log.members.is_voter(self.id, self._config.directory)
+
+    @property
+    def may_campaign(self) -> bool:
+        """A voter; or one until the newest members, who are not committed: with two voters, only the one that leaves can commit that."""
+        log = self.log
+        if log.members_index <= self.commit:
+            return self.is_voter
+        return self.is_voter or log.members_at(log.members_index - 1).is_voter(self.id, self._config.directory)
+
+    @property
+    def is_member(self) -> bool:
+        return self.log.members.lists(self.id, self._config.directory)
+
+    def progress_of(self, member: int) -> Progress | None:
+        """What the leader knows of another member."""
+        return self._progress.get(member)
 
     @property
     def confirmed_round(self) -> int:
@@ -133,8 +160,10 @@ class RaftCore:
         self.log.handed_over()
         return self._in_flight
 
-    def persisted(self) -> None:
-        """The write under way is durable."""
+    def persisted(self, took_us: int = 0) -> None:
+        """The write under way is durable. took_us: how long it took, if that is known."""
+        if took_us:
+            self.fsyncs.add(took_us, self._now_ms)
         write, self._in_flight = self._in_flight, None
         assert write is not None, "no write is under way"
         self.log.persisted(write.last_index)
@@ -148,7 +177,7 @@ class RaftCore:
         """Time has passed; call it at `deadline_ms`."""
         self._now_ms = max(self._now_ms, now_ms)
         if not self.is_leader:
-            if self._now_ms >= self._election_at_ms and self.id in self.log.members.voters:
+            if self._now_ms >= self._election_at_ms and self.may_campaign:
                 self._ask_before_election()
             return
         if self._now_ms - self._quorum_contact_ms() >= self._config.election_ms:
@@ -158,10 +187,11 @@ class RaftCore:
             self.transferring_to = None
         if self._now_ms >= self._heartbeat_at_ms:
             self._heartbeat()
+            self._leave_slow_volume()
 
     def campaign(self) -> None:
         """Look for votes now instead of at the deadline: a quorum of one need not wait."""
-        if not self.is_leader and self.id in self.log.members.voters:
+        if not self.is_leader and self.may_campaign:
             self._ask_before_election()
 
     def propose(self, records: list[bytes], members: Members | None = None) -> int | None:
@@ -176,13 +206,15 @@ class RaftCore:
         """Change the quorum. Why not, or None if it is proposed: it holds from now on, as Raft 6 has it."""
         if not self.is_leader or self.transferring_to is not None:
             return "this controller is not the leader"
+        if members == self.log.members:
+            return None
         why = membership.refusal(
             self.log.members,
             members,
             is_pending=self.log.members_index > self.commit,
             has_committed_in_term=self.is_ready_to_serve,
         )
-        if why is None and members != self.log.members:
+        if why is None:
             self.propose([], members)
         return why
 
@@ -195,7 +227,7 @@ class RaftCore:
 
     def transfer(self, target: int) -> bool:
         """Hand leadership over; given up after one election timeout. Proposals are refused meanwhile."""
-        if not self.is_leader or target == self.id or target not in self.log.members.voters:
+        if not self.is_leader or target == self.id or target not in self.log.members.voters or self.transferring_to is not None:
             return False
         self.transferring_to = target
         self._transfer_until_ms = self._now_ms + self._config.election_ms
@@ -261,6 +293,8 @@ class RaftCore:
 
     def _on_vote(self, request: Vote) -> None:
         has_leader = self.is_leader or (self.leader is not None and self._now_ms - self._heard_leader_ms < self._config.election_ms)
+        if self.is_ready_to_serve and request.sender not in self.log.members.everyone:
+            self._tell_of_removal(request.sender)
         if request.term > self.term and has_leader and not request.transfer:
             return
         if request.pre:
@@ -307,6 +341,7 @@ class RaftCore:
         self.needs_snapshot = 0
         self._progress = {}
         self._sync_progress()
+        self._volume.gained(self._now_ms)
         self._term_start = self._append_own([], None)
         self._heartbeat_at_ms = self._now_ms + self._config.heartbeat_ms
         self._broadcast()
@@ -349,7 +384,7 @@ class RaftCore:
             self._on_append(message) if isinstance(message, Append) else self._on_install(message)
         elif isinstance(message, AppendReply) and self.is_leader:
             self._on_append_reply(message)
-        elif isinstance(message, TimeoutNow) and self.id in self.log.members.voters and not self.is_leader:
+        elif isinstance(message, TimeoutNow) and self.is_voter and not self.is_leader:
             self._elect(transfer=True)
 
     def _on_append(self, append: Append) -> None:
@@ -366,12 +401,13 @@ class RaftCore:
             self._reply(
                 AppendReply(
                     self.id, append.sender, self.term, append.prev_index, rejected=True, hint_index=index, hint_term=term,
-                    round=append.round, sent_ms=append.sent_ms,
+                    round=append.round, sent_ms=append.sent_ms, fsync_us=self.fsyncs.p99_us,
                 )
             )  # fmt: skip
 
     def _accepted(self, message: Append | Install, index: int) -> None:
-        self._reply(AppendReply(self.id, message.sender, self.term, index, round=message.round, sent_ms=message.sent_ms))
+        fsync_us = self.fsyncs.p99_us
+        self._reply(AppendReply(self.id, message.sender, self.term, index, round=message.round, sent_ms=message.sent_ms, fsync_us=fsync_us))
 
     def _on_install(self, install: Install) -> None:
         if install.index > self.commit:
@@ -392,12 +428,55 @@ class RaftCore:
         return log.last_index
 
     def _sync_progress(self) -> None:
-        """One progress per other member, as the log has them now."""
-        others = [member for member in self.log.members.everyone if member != self.id]
-        self._progress = {member: self._progress.get(member) or Progress(self.log.last_index + 1, self._now_ms) for member in others}
+        """One progress per other member, as the log has them now, and of those that were removed until they know it.
+
+        What is known of a disk is not known of the one that replaced it, which may come under the same id.
+        """
+        members, known = self.log.members, self._progress
+        for member in members.everyone:
+            directory = members.endpoint(member).directory
+            progress = known.get(member)
+            if member == self.id:
+                continue
+            if progress is None or progress.directory not in {"", directory} or progress.leaves_at_ms:
+                known[member] = Progress(self.log.last_index + 1, self._now_ms, directory)
+            else:
+                progress.directory = directory
+
+    def _tell_of_removal(self, member: int) -> None:
+        """It looks for votes although it was removed: it gets the log up to that, once."""
+        if member not in self._progress:
+            self._progress[member] = progress = Progress(self.log.last_index + 1, self._now_ms)
+            progress.leaves_at_ms = self._now_ms + self._config.election_ms
+            self._send_appends(member)
+
+    def _forget_removed(self) -> None:
+        """Whoever was removed has an election timeout to hear that it is committed."""
+        log, now_ms = self.log, self._now_ms
+        for member in [member for member in self._progress if member not in log.members.everyone]:
+            leaves_at_ms = self._progress[member].leaves_at_ms
+            if not leaves_at_ms and log.members_index <= self.commit:
+                self._progress[member].leaves_at_ms = now_ms + self._config.election_ms
+            elif leaves_at_ms and now_ms >= leaves_at_ms:
+                del self._progress[member]
+
+    def _leave_slow_volume(self) -> None:
+        recent_ms = self._now_ms - self._config.election_ms
+        target = self._volume.target(
+            self._now_ms,
+            self.fsyncs,
+            (
+                Candidate(member, progress.match, progress.fsync_us)
+                for member, progress in self._progress.items()
+                if member in self.log.members.voters and progress.heard_ms > recent_ms
+            ),
+        )
+        if target is not None:
+            self.transfer(target)
 
     def _heartbeat(self) -> None:
         """A new round to everybody; what got lost on the way shows in the answers."""
+        self._forget_removed()
         self._round += 1
         self._heartbeat_at_ms = self._now_ms + self._config.heartbeat_ms
         for member, progress in self._progress.items():
@@ -446,12 +525,15 @@ class RaftCore:
         if progress is None:
             return
         progress.answered(reply.round, reply.sent_ms)
+        progress.fsync_us = reply.fsync_us
         if reply.rejected:
             agreed, _ = self.log.last_agreeing(reply.hint_index, reply.hint_term)
             if progress.rejected(reply.index, agreed):
                 self._send_appends(reply.sender)
             return
         is_news = progress.acknowledged(reply.index)
+        if progress.match == self.log.last_index:
+            progress.caught_up_ms = self._now_ms
         if progress.state is State.SNAPSHOT and progress.match >= self.log.base.index:
             progress.probe(progress.match + 1)
         elif progress.state is State.PROBE:

@@ -44,6 +44,13 @@ class RaftLog:
         """Where they were set; 0: in the base."""
         return self._members[-1][0] if self._members else 0
 
+    def members_at(self, index: int) -> Members:
+        """The newest ones at or before `index`: what a snapshot that ends there has to tell."""
+        for at, members in reversed(self._members):
+            if at <= index:
+                return members
+        return self.base.members
+
     def term_at(self, index: int) -> int | None:
         """None: compacted, or not there yet."""
         if index == self.base.index:

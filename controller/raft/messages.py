@@ -13,15 +13,46 @@ NOBODY = -1
 """No voter: nobody was voted for."""
 
 
+class Endpoint(msgspec.Struct, frozen=True, array_like=True):
+    """Where a controller is, and which of its disks is meant (KIP-853: the directory id of a voter).
+
+    address: host:port, empty: not known. directory: drawn when the directory is new, empty: whichever, until it has told.
+    """
+
+    node_id: int
+    address: str = ""
+    directory: str = ""
+
+
 class Members(msgspec.Struct, frozen=True, array_like=True):
-    """Who is in the quorum. Learners get the log and count for nothing. Both sorted."""
+    """Who is in the quorum, and where. Learners get the log and count for nothing. Everything sorted by id.
+
+    version: number of the change that led here; of two that name a controller with different disks the higher one is right.
+    """
 
     voters: tuple[int, ...]
     learners: tuple[int, ...] = ()
+    endpoints: tuple[Endpoint, ...] = ()
+    version: int = 0
 
     @property
     def everyone(self) -> tuple[int, ...]:
         return self.voters + self.learners
+
+    def endpoint(self, node_id: int) -> Endpoint:
+        """Of a member, or of nobody in particular."""
+        for endpoint in self.endpoints:
+            if endpoint.node_id == node_id:
+                return endpoint
+        return Endpoint(node_id)
+
+    def is_voter(self, node_id: int, directory: str) -> bool:
+        """A disk that replaced a lost one does not vote: it may have promised something that it does not know."""
+        return node_id in self.voters and self.endpoint(node_id).directory in {"", directory}
+
+    def lists(self, node_id: int, directory: str) -> bool:
+        """Voter or learner, with this disk."""
+        return node_id in self.everyone and self.endpoint(node_id).directory in {"", directory}
 
 
 class Entry(msgspec.Struct, frozen=True, array_like=True):
@@ -102,6 +133,8 @@ class AppendReply(_Message, frozen=True, array_like=True, tag=4):
     hint_term: int = 0
     round: int = 0
     sent_ms: int = 0
+    fsync_us: int = 0
+    """p99 of the follower's writes to its journal; 0: not known."""
 
 
 class Install(_Message, frozen=True, array_like=True, tag=5):

@@ -40,6 +40,7 @@ class RaftNode:
         self._timer: asyncio.TimerHandle | None = None
         self._timer_at_ms = 0
         self._writing: asyncio.Future[None] | None = None
+        self._writing_since_s = 0.0
         self.failed: asyncio.Future[None] = self._loop.create_future()
         """Done when the node is over: with a result after `close`, with the exception that ended it otherwise."""
 
@@ -58,7 +59,7 @@ class RaftNode:
         log = RaftLog(recovered.base, recovered.entries)
         self._core = RaftCore(config, log, recovered.hard, rng, self.now_ms(), commit=commit)
         self._transport = transport
-        if log.members.voters == (config.node_id,):
+        if log.members.voters == (config.node_id,) and self._core.is_voter:
             self._core.campaign()
         self.pump()
 
@@ -115,6 +116,7 @@ class RaftNode:
     def _write(self, write: Write) -> None:
         work = self._loop.run_in_executor(self._thread, self._journal.append, write.hard, write.base, write.entries)
         self._writing = work
+        self._writing_since_s = self._loop.time()
         work.add_done_callback(self._written)
 
     def _written(self, work: "asyncio.Future[None]") -> None:
@@ -123,7 +125,7 @@ class RaftNode:
         if error is not None:
             self._fail(error)
         elif not self.failed.done():
-            self.core.persisted()
+            self.core.persisted(max(1, int((self._loop.time() - self._writing_since_s) * 1e6)))
             self.pump()
 
     def _fail(self, error: BaseException) -> None:

@@ -16,7 +16,14 @@ class State(Enum):
 
 
 class Progress:
-    def __init__(self, next_index: int, now_ms: int) -> None:
+    def __init__(self, next_index: int, now_ms: int, directory: str = "") -> None:
+        self.directory = directory
+        """Of which disk this is known: another one has nothing of it."""
+        self.leaves_at_ms = 0
+        """Of one that was removed: until then it is told so. 0: it is a member, or its removal is not committed."""
+        self.fsync_us = 0
+        self.caught_up_ms = 0
+        """When it last had everything that the leader had; 0: never yet."""
         self.match = 0
         self.next = next_index
         self.state = State.PROBE
@@ -59,7 +66,10 @@ class Progress:
         return is_news
 
     def rejected(self, prev_index: int, agreed_max: int) -> bool:
-        """It does not have (prev_index, its term); it may agree up to `agreed_max`. False: an old reply, which changes nothing."""
+        """It does not have (prev_index, its term); it may agree up to `agreed_max`.
+
+        False: that changes nothing. It is an old reply, or of a disk that lacks what this one has acknowledged: not worth an answer.
+        """
         if self.state is State.REPLICATE:
             if prev_index <= self.match:
                 return False
@@ -67,9 +77,9 @@ class Progress:
             return True
         if self.state is State.SNAPSHOT or prev_index != self.next - 1:
             return False
-        self.next = max(min(prev_index, agreed_max + 1), self.match + 1)
-        self.probe_is_out = False
-        return True
+        before, self.next = self.next, max(min(prev_index, agreed_max + 1), self.match + 1)
+        self.probe_is_out = self.next == before
+        return not self.probe_is_out
 
     def probe(self, next_index: int) -> None:
         self._enter(State.PROBE)

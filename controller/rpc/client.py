@@ -40,11 +40,12 @@ class ImageReached(Protocol):
 class ControllerClient:
     """Calls for one process; safe for any number of tasks of one event loop.
 
-    addresses: host:port of every controller. Which of them is active is found out by asking.
+    addresses: host:port of controllers. Which of them is active is found out by asking; who is new among them, by `learn`.
     """
 
     def __init__(self, addresses: Sequence[str], *, rng: random.Random | None = None) -> None:
         assert addresses, "at least one controller address"
+        self._configured = tuple(addresses)
         self._addresses = list(addresses)
         self._rng = rng or random.Random()  # noqa: S311 - jitter, not a secret
         self._active = self._addresses[0]
@@ -58,6 +59,16 @@ class ControllerClient:
     def address(self) -> str:
         """The controller that is asked first."""
         return self._active
+
+    @property
+    def addresses(self) -> tuple[str, ...]:
+        """All that are asked: those that the quorum named, then those of the configuration."""
+        return tuple(self._addresses)
+
+    def learn(self, addresses: Sequence[str]) -> None:
+        """The quorum has told who is in it. What was configured stays the last resort."""
+        if addresses:
+            self._addresses = list(dict.fromkeys((*addresses, *self._configured)))
 
     def bind(self, follower: ImageReached) -> None:
         """From now on every call waits until this follower's image has reached its effect."""
@@ -141,6 +152,21 @@ class ControllerClient:
 
     async def describe(self, *, timeout_s: float = DEFAULT_TIMEOUT_S) -> m.ControllerStatus:
         return await self._call(m.DescribeController(), m.ControllerStatus, timeout_s)
+
+    async def describe_quorum(self, *, timeout_s: float = DEFAULT_TIMEOUT_S) -> m.QuorumStatus:
+        return await self._call(m.DescribeQuorum(), m.QuorumStatus, timeout_s)
+
+    async def add_learner(self, request: m.AddLearner, *, timeout_s: float = DEFAULT_TIMEOUT_S) -> None:
+        await self._exchange(request, m.ItemResult, timeout_s)
+
+    async def add_voter(self, request: m.AddVoter, *, timeout_s: float = DEFAULT_TIMEOUT_S) -> None:
+        await self._exchange(request, m.ItemResult, timeout_s)
+
+    async def remove_controller(self, request: m.RemoveController, *, timeout_s: float = DEFAULT_TIMEOUT_S) -> None:
+        await self._exchange(request, m.ItemResult, timeout_s)
+
+    async def transfer_leadership(self, request: m.TransferLeadership, *, timeout_s: float = DEFAULT_TIMEOUT_S) -> None:
+        await self._exchange(request, m.ItemResult, timeout_s)
 
     async def _call(self, request: m.Message, value_type: type[_T], timeout_s: float) -> _T:
         value = await self._exchange(request, value_type, timeout_s)

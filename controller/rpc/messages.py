@@ -46,6 +46,10 @@ class Status(IntEnum):
     NO_REASSIGNMENT = 70
     ELECTION_NOT_NEEDED = 71
     PREFERRED_NOT_AVAILABLE = 72
+    DUPLICATE_VOTER = 80
+    VOTER_NOT_FOUND = 81
+    CHANGE_PENDING = 82
+    NO_MAJORITY = 83
 
 
 class Message(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
@@ -136,12 +140,17 @@ class MetadataBatch(Message, frozen=True, kw_only=True):
     records: list[msgspec.Raw] = []
     snapshot: bool = False
     reset: bool = False
+    controllers: list[str] = []
+    """Addresses of all controllers, when a stream begins and when they have changed; empty: no news."""
+
     heard: int = 0
     """Last heartbeat of the follower that had been heard when this was sent: its session lasts at least from when that one was *sent*."""
     session_timeout_ms: int = 0
     """How long the session of a silent follower lasts; the follower gives up earlier by itself. 0: not told in this one."""
     session_grace_ms: int = 0
     """How long it lasts after the stream broke."""
+    backup_offset: MetadataOffset = MetadataOffset(0)
+    """The store has all metadata below it: what they made useless may be deleted. 0: not told."""
 
 
 # --- streams and objects ----------------------------------------------------------------------------------------------------------------
@@ -429,3 +438,78 @@ class ControllerStatus(Message, frozen=True, kw_only=True):
     active: bool
     leader: str = ""
     """Address of the active one as far as this one knows; empty: unknown, or alone."""
+
+    role: str = ""
+    """leader, voter, learner, or outside: no member of the quorum, or not any more."""
+
+    directory_id: str = ""
+    address: str = ""
+    members: list[str] = []
+    """Addresses of all controllers that this one knows."""
+
+
+# --- the quorum itself ---------------------------------------------------------------------------------------------------------------
+
+
+class DescribeQuorum(Message, frozen=True, kw_only=True):
+    """Answered by the leader. -> QuorumStatus."""
+
+
+class AddLearner(Message, frozen=True, kw_only=True):
+    """A controller with an empty directory wants the log. -> ItemResult."""
+
+    node_id: int
+    address: str
+    directory_id: str
+
+
+class AddVoter(Message, frozen=True, kw_only=True):
+    """A learner is to vote, as soon as it has caught up; CONTROLLER_BUSY: not yet, ask again. -> ItemResult.
+
+    controller: its id, or its address.
+    """
+
+    controller: str
+
+
+class RemoveController(Message, frozen=True, kw_only=True):
+    """A voter or learner leaves the quorum; a leader hands over first. -> ItemResult."""
+
+    node_id: int
+
+
+class TransferLeadership(Message, frozen=True, kw_only=True):
+    """Another voter is to lead; -1: the one with the longest log. -> ItemResult."""
+
+    node_id: int = -1
+
+
+class QuorumMember(Message, frozen=True, kw_only=True):
+    """A member as the leader sees it. log_end, lag: in entries. Times are ago, in milliseconds; -1: never yet."""
+
+    node_id: int
+    address: str
+    directory_id: str
+    is_voter: bool
+    log_end: int
+    lag: int
+    last_fetch_ms: int
+    last_caught_up_ms: int
+    fsync_p99_us: int
+    """Of its journal; 0: not known."""
+
+
+class QuorumStatus(Message, frozen=True, kw_only=True):
+    """high_watermark, log_end: indexes of entries, of which one holds many records. version: of the members."""
+
+    cluster_id: str
+    leader_id: int
+    leader_epoch: ControllerEpoch
+    high_watermark: int
+    log_end: int
+    committed_offset: MetadataOffset
+    version: int
+    is_changing: bool
+    """A change of the members is not committed yet."""
+
+    members: list[QuorumMember]

@@ -46,22 +46,46 @@ Handle = Callable[[Any, float | None, int, str], Awaitable[Reply[Any]]]
 """(request, seconds left, size in bytes, request id) -> reply."""
 
 
+About = Callable[[Any, float | None], Awaitable[Reply[Any]]]
+"""(request, seconds left) -> reply."""
+
 CopyImage = Callable[[], Awaitable[tuple[ImageCopy, MetadataOffset]]]
 
 
 @dataclass(frozen=True, slots=True)
 class Lead:
-    """What answers requests and keeps sessions while this controller leads. methods: by the name of the request's class."""
+    """What answers requests and keeps sessions while this controller leads. methods: by the name of the request's class.
+
+    backup_offset: everything below it is in the store.
+    """
 
     runtime: Runtime
     sessions: Sessions
     methods: Mapping[str, Handle]
+    backup_offset: Callable[[], MetadataOffset]
+
+
+@dataclass(frozen=True, slots=True)
+class Role:
+    """What one controller is to the quorum. name: as in ControllerStatus."""
+
+    name: str
+    directory_id: str = ""
+    address: str = ""
+
+    @property
+    def is_outside(self) -> bool:
+        return self.name == OUTSIDE
+
+
+OUTSIDE = "outside"
+_ALONE = Role("voter")
 
 
 class ControllerService:
     """Serves on one port: to everybody while `lead` holds, redirects and committed records otherwise.
 
-    standby: copies the image of a controller that does not lead. raft: takes the other voters' streams.
+    standby: copies the image of a controller that does not lead. raft: takes the other controllers' streams.
     """
 
     def __init__(
@@ -73,7 +97,10 @@ class ControllerService:
         standby: CopyImage,
         raft: StreamHandler,
         now: MonotonicClock,
+        about: Mapping[type[Message], About] | None = None,
+        role: Callable[[], Role] = lambda: _ALONE,
     ) -> None:
+        """about: requests that are about the quorum, not the metadata: answered out of turn. role: what this controller is in it."""
         self._config = config
         self._quorum = quorum
         self._standby = standby
@@ -84,6 +111,8 @@ class ControllerService:
         self._stopping = False
         unary = {request.__name__: self._unary(request) for request in requests}
         unary[DescribeController.__name__] = self._describe
+        unary |= {request.__name__: self._out_of_turn(request, answer) for request, answer in (about or {}).items()}
+        self._role = role
         self._listener = Listener(unary, self._follow, raft)
 
     async def start(self) -> int:
@@ -126,7 +155,7 @@ class ControllerService:
     async def _describe(self, data: bytes, context: UnaryContext) -> bytes:
         """Answered by every controller and out of turn, so that an overloaded one still says who it is. What it tells is committed."""
         del data, context
-        leadership = self._quorum.leadership
+        leadership, role = self._quorum.leadership, self._role()
         status = ControllerStatus(
             cluster_id=self._config.cluster_id,
             controller_id=self._config.controller_id,
@@ -134,8 +163,30 @@ class ControllerService:
             committed_offset=self._quorum.committed_offset,
             active=leadership.active and self._lead is not None,
             leader=leadership.address,
+            role="leader" if leadership.active else role.name,
+            directory_id=role.directory_id,
+            address=role.address,
+            members=list(self._quorum.controllers),
         )
         return _encode(Reply(controller_epoch=leadership.epoch, value=status))
+
+    def _out_of_turn(self, request_type: type[Message], answer: About) -> Callable[[bytes, UnaryContext], Awaitable[bytes]]:
+        decoder = msgspec.msgpack.Decoder(request_type)
+
+        async def handle(data: bytes, context: UnaryContext) -> bytes:
+            reply: Reply[Any]
+            try:
+                reply = await answer(decoder.decode(data), context.time_remaining())
+            except msgspec.DecodeError as error:
+                reply = Reply(status=Status.INVALID_REQUEST, detail=f"the request is not a valid {request_type.__name__}: {error}")
+            except NotLeader as error:
+                reply = self._not_leader(error.leader)
+            except (QuorumClosed, JournalFailed) as error:
+                await context.abort(StatusCode.UNAVAILABLE, str(error))
+                raise
+            return _encode(reply)
+
+        return handle
 
     def _unary(self, request_type: type[Message]) -> Callable[[bytes, UnaryContext], Awaitable[bytes]]:
         decoder = msgspec.msgpack.Decoder(request_type)
@@ -222,6 +273,8 @@ class ControllerService:
 
     async def _serve_follower(self, hello: FollowRequest, context: StreamContext) -> None:
         session: _Session | None = None
+        if self._role().is_outside:
+            raise _StreamRefused(StatusCode.FAILED_PRECONDITION, self._quorum.leadership.address)
         if hello.node_id >= 0:
             lead = self._lead
             if lead is None:
@@ -230,7 +283,7 @@ class ControllerService:
             if stream is None:
                 raise _StreamRefused(StatusCode.PERMISSION_DENIED, f"node {hello.node_id} epoch {hello.node_epoch} has no session")
             session = _Session(lead.sessions, hello, stream)
-        feed = _Feed(hello, self._quorum, self._copy_image, self._config, context)
+        feed = _Feed(hello, self._quorum, self._copy_image, self._config, context, backup_offset=self._backup_offset)
         feeding = asyncio.get_running_loop().create_task(feed.run())
         hearing = asyncio.get_running_loop().create_task(self._hear(session, feed, context))
         try:
@@ -252,6 +305,10 @@ class ControllerService:
             if session is not None:
                 session.heard(self._now_ms())
             feed.heard = request.heartbeat
+
+    def _backup_offset(self) -> MetadataOffset:
+        """Brokers follow the leader, who knows; others tell nothing."""
+        return MetadataOffset(0) if self._lead is None else self._lead.backup_offset()
 
     def _now_ms(self) -> int:
         return int(self._now() * 1_000)
@@ -284,14 +341,26 @@ class _Session:
 class _Feed:
     """What goes to one follower: at first what it lacks, then every commit, then at least one message in each heartbeat interval."""
 
-    def __init__(self, hello: FollowRequest, quorum: Quorum, copy: CopyImage, config: ControllerConfig, context: StreamContext) -> None:
+    def __init__(
+        self,
+        hello: FollowRequest,
+        quorum: Quorum,
+        copy: CopyImage,
+        config: ControllerConfig,
+        context: StreamContext,
+        *,
+        backup_offset: Callable[[], MetadataOffset],
+    ) -> None:
         self._hello = hello
         self._next = hello.from_offset
         self.heard = hello.heartbeat
         self._quorum = quorum
         self._copy = copy
+        self._backup_offset = backup_offset
         self._config = config
         self._context = context
+        self._controllers: tuple[str, ...] = ()
+        """As the follower knows them."""
 
     async def run(self) -> None:
         quorum, max_bytes = self._quorum, self._config.batch_bytes_max
@@ -318,6 +387,8 @@ class _Feed:
         self._next = committed.end_offset
 
     async def _send(self, base: MetadataOffset, records: list[msgspec.Raw], *, snapshot: bool = False, reset: bool = False) -> None:
+        controllers = self._quorum.controllers
+        news, self._controllers = controllers != self._controllers, controllers
         batch = MetadataBatch(
             base_offset=base,
             end_offset=base if snapshot else MetadataOffset(base + len(records)),
@@ -326,6 +397,8 @@ class _Feed:
             snapshot=snapshot,
             reset=reset,
             heard=self.heard,
+            backup_offset=self._backup_offset(),
+            controllers=list(controllers) if news else [],
             session_timeout_ms=self._config.session_timeout_ms,
             session_grace_ms=self._config.session_grace_ms,
         )

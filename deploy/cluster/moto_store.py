@@ -1,8 +1,9 @@
 """The S3 of a local cluster: moto's S3 backend behind a small threaded HTTP/1.1 server, in memory, gone with its process.
 
-Invariants: a conditional PUT is atomic (moto looks and writes in two steps, so writes take turns here; their bodies arrive side by side);
-connections stay open between requests. werkzeug's server can not be used for that: after each answer it reads on for 10 ms and throws away
-what comes, which is the next request. Must not import moto's other services: they cost a second and 50 MB.
+Invariants: a conditional PUT is atomic (moto looks and writes in two steps, so writes take turns here, and LISTs, which break over a
+DELETE beside them; bodies arrive side by side); a PUT whose client dies in the middle leaves nothing; connections stay open between
+requests. werkzeug's server can not be used for that: after each answer it reads on for 10 ms and throws away what comes, which is the next
+request. Must not import moto's other services: they cost a second and 50 MB.
 `GET /-/counts` tells how many requests of each kind were served and how many bytes they carried.
 
     python -m deploy.cluster.moto_store --bucket NAME [--fd LISTENING_SOCKET | --port PORT]
@@ -51,7 +52,7 @@ class Front:
         with self._counting:
             self._counts[method] += 1
             self._counts[f"{method}_bytes"] += size_bytes
-        if method not in {"PUT", "POST", "DELETE"}:
+        if method not in {"PUT", "POST", "DELETE"} and "list-type=" not in environ["QUERY_STRING"]:
             return self._call(environ)
         with self._writing:
             return self._call(environ)
@@ -122,16 +123,20 @@ class _Handler(BaseHTTPRequestHandler):
     server_address: tuple[str, int]
 
     def _answer(self) -> None:
-        if "Transfer-Encoding" in self.headers:
+        has_length = "Content-Length" in self.headers
+        if "Transfer-Encoding" in self.headers or (self.command in {"PUT", "POST"} and not has_length):
             self.send_error(411, "Length Required")
             self.close_connection = True
             return
         size_bytes = int(self.headers.get("Content-Length") or 0)
         body = self.rfile.read(size_bytes) if size_bytes else b""
+        if len(body) < size_bytes:  # the client died: like S3, keep nothing of it
+            self.close_connection = True
+            return
         status, headers, content = self.front.answer(self.command, self._environ(body), size_bytes)
         lines = [f"HTTP/1.1 {status}", f"Date: {self.date_time_string()}", *(f"{name}: {value}" for name, value in headers)]
-        has_length = any(name.lower() == "content-length" for name, _ in headers)
-        if not has_length and status[:3] not in _NO_BODY:
+        is_told = any(name.lower() == "content-length" for name, _ in headers)
+        if not is_told and status[:3] not in _NO_BODY:
             lines.append(f"Content-Length: {len(content)}")
         head = "\r\n".join((*lines, "", "")).encode("latin-1")
         self.wfile.write(head if self.command == "HEAD" else head + content)

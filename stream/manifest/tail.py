@@ -27,6 +27,9 @@ _log = structlog.get_logger(__name__)
 SLOTS_MAX = 10_000
 """Uncommitted slots of one WAL that are looked at; brokers keep a few hundred. What lies behind shows as soon as some are committed."""
 
+WALK_S_MAX = 10.0
+"""One walk ends after this even if there is more: a writer may be as fast as the store. The next walk goes on from there."""
+
 READ_AHEAD_MAX = 16
 GETS_IN_FLIGHT_MAX = 64
 """Over all WALs."""
@@ -56,11 +59,13 @@ class _Cursor:
         self._next = max(self._next, sequence)
 
     async def advance(self) -> None:
-        """Read to the first hole or fence. Raises ObjectStoreError, ObjectCorrupt; what was read until then is kept."""
+        """Read to the first hole or fence, or for WALK_S_MAX. Raises ObjectStoreError, ObjectCorrupt; what was read until then is kept."""
         reads: deque[asyncio.Task[ObjectIndex | None]] = deque()
         found = 0
+        now = asyncio.get_running_loop().time
+        until = now() + WALK_S_MAX
         try:
-            while not self._ended and len(self.slots) < SLOTS_MAX:
+            while not self._ended and len(self.slots) < SLOTS_MAX and now() < until:
                 while len(reads) < self._window:
                     reads.append(asyncio.ensure_future(self._read(WalSequence(self._next + len(reads)))))
                 index = await reads.popleft()

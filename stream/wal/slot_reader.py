@@ -4,6 +4,8 @@ Invariant: the slot number and the writer in the header are those of the key; a 
 from a damaged object by reading again. Used by recovery and by readers of the tail. Source: DESIGN.md 5.
 """
 
+from collections.abc import Callable
+
 import structlog
 
 from objectstore.errors import ObjectNotFound
@@ -20,20 +22,28 @@ _log = structlog.get_logger(__name__)
 _READ_TRIES = 3
 
 
-async def read_slot(store: ObjectStore, writer: WalIdentity, sequence: WalSequence) -> ObjectIndex | None:
+Keep = Callable[[str, ObjectIndex, bytes], None]
+"""Takes a slot that was read whole: its key, its index, all its bytes."""
+
+
+async def read_slot(
+    store: ObjectStore, writer: WalIdentity, sequence: WalSequence, *, tail_bytes: int = TAIL_BYTES, keep: Keep | None = None
+) -> ObjectIndex | None:
     """The slot's index; None: the slot is free. Raises ObjectCorrupt, ObjectStoreError."""
     for _ in range(_READ_TRIES - 1):
         try:
-            return await _read_once(store, writer, sequence)
+            return await _read_once(store, writer, sequence, tail_bytes, keep)
         except ObjectCorrupt as error:
             _log.warning("wal_slot_read_damaged", key=error.key, error=str(error))
-    return await _read_once(store, writer, sequence)
+    return await _read_once(store, writer, sequence, tail_bytes, keep)
 
 
-async def _read_once(store: ObjectStore, writer: WalIdentity, sequence: WalSequence) -> ObjectIndex | None:
+async def _read_once(
+    store: ObjectStore, writer: WalIdentity, sequence: WalSequence, tail_bytes: int, keep: Keep | None
+) -> ObjectIndex | None:
     key = wal_key(writer, sequence)
     try:
-        tail = await store.get_tail(key, TAIL_BYTES)
+        tail = await store.get_tail(key, tail_bytes)
         index = parse_tail(tail.data, tail.size_bytes, key)
         if isinstance(index, NeedMore):
             rest = await store.get_range(key, index.position, tail.size_bytes - index.position)
@@ -44,4 +54,6 @@ async def _read_once(store: ObjectStore, writer: WalIdentity, sequence: WalSeque
         raise ObjectCorrupt(key, index.position, "the index is longer than its footer says")
     if index.header.sequence != sequence or (not index.is_fence and index.header.writer != writer):
         raise ObjectCorrupt(key, 0, f"holds slot {index.header.sequence} of {index.header.writer}")
+    if keep is not None and not index.is_fence and len(tail.data) == tail.size_bytes:
+        keep(key, index, tail.data)
     return index

@@ -68,6 +68,26 @@ async def test_kafka_python_administers(cluster: Cluster) -> None:
     await asyncio.to_thread(administer)
 
 
+async def test_an_admin_client_sees_the_quorum(cluster: Cluster) -> None:
+    def look() -> dict[str, Any]:
+        admin = KafkaAdminClient(bootstrap_servers=cluster.bootstrap)
+        try:
+            return admin.describe_metadata_quorum()
+        finally:
+            admin.close()
+
+    seen = await asyncio.to_thread(look)
+    (partition,) = seen["topics"][0]["partitions"]
+    assert (partition["partition_index"], partition["leader_id"]) == (0, 0)
+    assert partition["high_watermark"] > 0
+    assert [voter["replica_id"] for voter in partition["current_voters"]] == [0]
+    assert partition["current_voters"][0]["log_end_offset"] >= partition["high_watermark"]
+    assert not partition["observers"]
+    (listener,) = seen["nodes"][0]["listeners"]
+    assert cluster.controller is not None
+    assert f"{listener['host']}:{listener['port']}" == cluster.controller.address
+
+
 async def test_aiokafka_administers(cluster: Cluster) -> None:
     admin = AIOKafkaAdminClient(bootstrap_servers=cluster.bootstrap)
     await admin.start()

@@ -1,18 +1,28 @@
 """Three controllers and two brokers as processes: the leading controller is killed again and again under metadata and records."""
 
 import asyncio
+import json
+import os
+import shutil
 import signal
+import subprocess
+import sys
 import threading
 import time
+from collections.abc import Callable, Generator
+from contextlib import contextmanager
 from itertools import pairwise
 from pathlib import Path
+from typing import Any
 
 from confluent_kafka import KafkaError, Message, Producer
 
 from controller.rpc import messages as m
 from controller.rpc.client import ControllerClient
+from deploy import lifeline
 from deploy.cluster.handle import LocalCluster
 from deploy.cluster.state import ProcessState
+from deploy.quorum import describe
 
 KILLS = 4
 GAP_S_MAX = 3.0
@@ -133,3 +143,93 @@ async def _scenario(cluster: LocalCluster) -> tuple[list[float], Writes]:
     gaps, writes = await kill_leaders(cluster)
     assert not await missing(writes)
     return gaps, writes
+
+
+# --- a controller is replaced ------------------------------------------------------------------------------------------------------------
+
+
+class Cli:
+    """`penstock controller ...` as a user calls it."""
+
+    def __init__(self, controllers: str) -> None:
+        self._environment = os.environ | {"PENSTOCK_CONTROLLER": controllers}
+
+    def run(self, *arguments: str) -> subprocess.CompletedProcess[str]:
+        command = (sys.executable, "-P", "-m", "deploy.cli", "controller", *arguments)
+        return subprocess.run(command, env=self._environment, capture_output=True, text=True, timeout=90, check=False)
+
+    def status(self) -> dict[str, Any]:
+        done = self.run("status", "--json")
+        assert done.returncode == 0, done.stderr
+        return json.loads(done.stdout)
+
+    def until(self, reached: Callable[[m.QuorumStatus], bool]) -> m.QuorumStatus:
+        """Asked from inside this process: a command takes as long as Python starts."""
+        deadline = time.monotonic() + 30
+        while not reached(status := describe(self._environment["PENSTOCK_CONTROLLER"])):
+            assert time.monotonic() < deadline, status
+        return status
+
+
+@contextmanager
+def newcomer(directory: Path, store: Path, node_id: int, join: str) -> Generator[None]:
+    """A controller of its own that joins; ends with the test."""
+    flags = {
+        "store": f"file:{store}/objects", "data-dir": str(directory), "controller-id": str(node_id), "join": join,
+        "election-timeout-ms": "600", "session-timeout-ms": "3000", "session-grace-ms": "500", "log-level": "warning",
+    }  # fmt: skip
+    command = [sys.executable, "-P", "-m", "deploy.cli", "controller"]
+    for name, value in flags.items():
+        command += [f"--{name}", value]
+    with subprocess.Popen(command, env=os.environ | {lifeline.PARENT_VARIABLE: str(os.getpid())}) as process:
+        try:
+            yield
+        finally:
+            process.kill()
+
+
+def learners(status: m.QuorumStatus) -> list[int]:
+    return [member.node_id for member in status.members if not member.is_voter]
+
+
+def test_a_controller_that_died_with_its_disk_is_replaced_by_two_commands(tmp_path: Path) -> None:
+    arguments = ["--controllers", "3", "--brokers", "1", "--no-restart", "--store", f"file:{tmp_path}"]
+    with LocalCluster(arguments) as cluster:
+        addresses = cluster.state().controller
+        cli = Cli(addresses)
+        cli.until(lambda status: all(member.directory_id for member in status.members))
+        produces = Produces(cluster.bootstrap)
+        produces.start()
+        dead = asyncio.run(leader_of(cluster))
+        assert dead.node_id is not None
+        cluster.kill([dead], signal.SIGKILL)
+        shutil.rmtree(tmp_path / "controller" / str(dead.node_id))
+        with newcomer(tmp_path / "new", tmp_path, dead.node_id, addresses):
+            removed = cli.run("remove", str(dead.node_id))
+            assert removed.stdout == f"Removed controller {dead.node_id} from the quorum\n", removed.stderr
+            cli.until(lambda status: learners(status) == [dead.node_id])
+            added = cli.run("add", str(dead.node_id))
+            assert added.stdout == f"Added controller {dead.node_id} to the quorum\n", added.stderr
+            members = {member["node_id"]: member for member in cli.status()["members"]}
+            assert sorted(number for number, member in members.items() if member["is_voter"]) == [0, 1, 2]
+            again = cli.run("remove", "9")
+            assert (again.returncode, again.stdout) == (1, "")
+            assert "controller 9 is not in the quorum" in again.stderr
+            # The new one counts: with it and one old one the quorum goes on.
+            other = next(process for process in cluster.state().of_role("controller") if process.node_id != dead.node_id)
+            cluster.kill([other], signal.SIGKILL)
+            asyncio.run(_write_through([members[dead.node_id]["address"]]))
+            at = len(produces.delivered_at)
+            deadline = time.monotonic() + 20
+            while len(produces.delivered_at) < at + 20:
+                assert time.monotonic() < deadline, "the broker has lost its controllers"
+                time.sleep(0.02)
+            produces.end()
+    assert not produces.errors
+
+
+async def _write_through(addresses: list[str]) -> None:
+    client = ControllerClient(addresses)
+    await client.put_key_value(m.PutKeyValue(key="k", value=b"v"), timeout_s=20)
+    assert (await client.get_key_value(m.GetKeyValue(key="k"))).value == b"v"
+    await client.close()

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from kio.schema.errors import ErrorCode as KioErrorCode
 
 from broker.wire.apis import APIS, ApiSpec
-from broker.wire.kio_schema import Field, Kind, Struct, load_message
+from broker.wire.kio_schema import Field, Kind, Struct, class_name, load_message
 
 _INTS = {Kind.INT8: 8, Kind.INT16: 16, Kind.INT32: 32, Kind.INT64: 64}
 _TEXT = st.text(st.characters(codec="utf-8"), max_size=20) | st.just("x" * 200)
@@ -71,6 +71,8 @@ def _scalar(field: Field) -> st.SearchStrategy[Any]:
         return st.integers(-half, half - 1)
     if field.kind is Kind.UUID:
         return st.none() | st.uuids(version=4)
+    if field.kind is Kind.UINT16:
+        return st.integers(0, 2**16 - 1)
     return {Kind.BOOL: st.booleans(), Kind.STRING: _TEXT, Kind.BYTES: st.binary(), Kind.RECORDS: st.binary()}[field.kind]
 
 
@@ -82,7 +84,7 @@ def kio_type(api: ApiSpec, direction: str, version: int) -> type[Any]:
 
 def from_kio(api: ApiSpec, direction: str, entity: Any) -> Any:
     """kio's entity as our message."""
-    fields = {field.kio_name: field for field in structs_of(api, direction)[type(entity).__name__].fields}
+    fields = {field.kio_name: field for field in structs_of(api, direction)[class_name(api, direction, type(entity).__name__)].fields}
     values: dict[str, Any] = {}
     for one in dataclasses.fields(entity):
         field = fields[one.name]
@@ -92,7 +94,7 @@ def from_kio(api: ApiSpec, direction: str, entity: Any) -> Any:
         else:
             converted = _from_kio_value(api, direction, field, value)
         values[field.name] = converted
-    return getattr(module_of(api), type(entity).__name__)(**values)
+    return getattr(module_of(api), class_name(api, direction, type(entity).__name__))(**values)
 
 
 def _from_kio_value(api: ApiSpec, direction: str, field: Field, value: Any) -> Any:

@@ -6,7 +6,7 @@ back, no leader begins below what was acknowledged; a stream epoch has one write
 recovery needs.
 Checked at the end: everything acknowledged can be read, offsets are contiguous, every referenced object exists, no data object is left
 over.
-Must not look into brokers' memory.
+Must not look into brokers' memory. What clients could check as well is `tests.support.history`.
 """
 
 from collections.abc import Callable, Iterable
@@ -20,9 +20,7 @@ from stream.ids import StreamId
 from stream.keys import parse_data_key, parse_wal_key
 from stream.ports import ObjectRole, WalIdentity
 from tests.sim.store import Bucket
-
-Part = tuple[str, int]
-"""Topic name and partition."""
+from tests.support.history import History, Part, missing_objects, orphaned_objects
 
 
 class Violation(Exception):
@@ -52,17 +50,23 @@ class Checker:
         self._fail = fail
         self._wals: dict[WalIdentity, _Wal] = {}
         self._stretches: dict[StreamId, list[_Stretch]] = {}
-        self._sent: dict[bytes, Part] = {}
-        self._at: dict[Part, dict[int, bytes]] = {}
-        self._where: dict[bytes, int] = {}
-        self._acked: dict[Part, dict[bytes, int]] = {}
+        self._history = History(fail)
         self._acked_end: dict[Part, dict[int, int]] = {}
         """By leader epoch: a paused process may open late, what its successors acknowledged is not its to know."""
         self._watermarks: dict[tuple[Part, int], int] = {}
         self._owners: dict[tuple[Part, int], WalIdentity] = {}
-        self.acked_count = 0
-        self.read_count = 0
+        self.check_all_read = self._history.check_all_read
+        self.forgotten_ids: list[range] = []
+        """Object ids that a recovery skipped: what an old broker puts under them afterwards, nobody can know."""
         bucket.listener = self
+
+    @property
+    def acked_count(self) -> int:
+        return self._history.acked_count
+
+    @property
+    def read_count(self) -> int:
+        return self._history.read_count
 
     # --- the bucket -------------------------------------------------------------------------------------------------------------------
 
@@ -116,8 +120,7 @@ class Checker:
     # --- what brokers say --------------------------------------------------------------------------------------------------------------
 
     def sent(self, part: Part, identities: Iterable[bytes]) -> None:
-        for identity in identities:
-            self._sent[identity] = part
+        self._history.sent(part, identities)
 
     def opened(self, part: Part, epoch: int, writer: WalIdentity, high_watermark: int) -> None:
         """A leader begins to serve."""
@@ -139,12 +142,10 @@ class Checker:
             wal = self._wals[stretch.writer]
             wal.acked_max = max(wal.acked_max, stretch.slot)
         for at, identity in enumerate(identities):
-            self._place(part, base + at, identity)
-            self._acked.setdefault(part, {})[identity] = base + at
+            self._history.acknowledged(part, base + at, identity)
         if epoch is not None:
             ends = self._acked_end.setdefault(part, {})
             ends[epoch] = max(ends.get(epoch, 0), end)
-        self.acked_count += len(identities)
 
     def fetched(self, part: Part, high_watermark: int, offset: int, batches: list[list[Record]]) -> None:
         """A broker lets somebody read from `offset`."""
@@ -163,8 +164,7 @@ class Checker:
             for at, record in enumerate(records):
                 if record.offset != first + at:
                     self._fail(f"{part}: record {at} of the batch at {first} has offset {record.offset}")
-                self._place(part, record.offset, identity_of(record))
-                self.read_count += 1
+                self._history.read(part, record.offset, identity_of(record))
 
     def _own(self, part: Part, epoch: int, writer: WalIdentity) -> None:
         owner = self._owners.setdefault((part, epoch), writer)
@@ -177,15 +177,6 @@ class Checker:
         elif high_watermark > self._watermarks.get((part, epoch), 0) and self._durable(part, high_watermark - 1, high_watermark) is None:
             self._fail(f"{part}: the high watermark moves to {high_watermark}, below which not everything is durable")
         self._watermarks[part, epoch] = high_watermark
-
-    def _place(self, part: Part, offset: int, identity: bytes) -> None:
-        if self._sent.get(identity) != part:
-            self._fail(f"{part} offset {offset} holds {identity!r}, which nobody sent there")
-        known = self._at.setdefault(part, {}).setdefault(offset, identity)
-        if known != identity:
-            self._fail(f"{part} offset {offset} is {known!r} and {identity!r}")
-        if not identity.startswith(b"-") and self._where.setdefault(identity, offset) != offset:
-            self._fail(f"{part}: {identity!r} lies at {self._where[identity]} and at {offset}")
 
     def _durable(self, part: Part, start: int, end: int) -> _Stretch | None:
         image = self._image()
@@ -209,30 +200,19 @@ class Checker:
             wal = self._wals.get(record.writer)
             if wal is not None and record.end is not None and wal.acked_max >= record.end:
                 self._fail(f"the WAL of {record.writer} ended at slot {record.end}, slot {wal.acked_max} was acknowledged")
-        for state in image.objects:
-            if state.phase == ObjectPhase.COMMITTED and state.refs and self._bucket.peek(state.key) is None:
-                self._fail(f"{state.key} is referred to {state.refs} times and does not exist")
-
-    def check_all_read(self, part: Part, log_start: int, high_watermark: int) -> None:
-        """Everything of this partition was just read from its start to its end."""
-        at = self._at.get(part, {})
-        for offset in range(log_start, high_watermark):
-            if offset not in at:
-                self._fail(f"{part}: offset {offset} of [{log_start}, {high_watermark}) can not be read")
-        for identity, offset in self._acked.get(part, {}).items():
-            if offset >= high_watermark:
-                self._fail(f"{part}: {identity!r} was acknowledged at {offset}, the log ends at {high_watermark}")
+        for missing in missing_objects(image, lambda key: self._bucket.peek(key) is not None):
+            self._fail(missing)
 
     def orphans(self) -> list[str]:
         """Data objects that nothing refers to."""
-        image = self._image()
-        found: list[str] = []
-        for key in self._bucket.keys:
-            object_id = parse_data_key(key)
-            state = image.objects.get(object_id) if object_id is not None else None
-            if object_id is not None and (state is None or not state.refs):
-                found.append(f"{key} {state}")
-        return found
+        found = orphaned_objects(self._image(), self._bucket.keys)
+        return [item for item in found if not self._is_forgotten(item.split()[0])]
+
+    def _is_forgotten(self, key: str) -> bool:
+        object_id = parse_data_key(key)
+        return (
+            object_id is not None and self._image().objects.get(object_id) is None and any(object_id in ids for ids in self.forgotten_ids)
+        )
 
 
 def identity_of(record: Record) -> bytes:

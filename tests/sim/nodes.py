@@ -170,7 +170,7 @@ class SimBroker:
             me,
             lambda: self.follower.image,
             lambda failed, start: recover_wal(
-                self.store, metadata, failed, start, recoverer=me, now_ms=self.now_ms(), config=limits.stream
+                self.store, metadata, failed, start, recoverer=me, now_ms=self.now_ms(), config=limits.stream, keep=self.storage.keep
             ),
             self.rng,
         )

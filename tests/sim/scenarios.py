@@ -8,6 +8,7 @@ from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING
 
 from stream.ids import NodeId
+from tests.sim.disaster import lose_disks
 
 if TYPE_CHECKING:
     from tests.sim.nodes import SimBroker
@@ -20,6 +21,7 @@ SCENARIOS: Mapping[str, Mapping[str, int]] = {
     "move": {"move": 8, "ping_pong": 4, "leave": 1, "trim": 1, "compaction": 1, "pause": 1},
     "store": {"slow_store": 3, "store_down": 3, "crash": 1, "move": 1},
     "controller": {"crash_controller": 3, "pause_controller": 2, "cut": 2, "move": 2, "crash": 1},
+    "disaster": {"lose_disks": 4, "crash": 2, "pause": 1, "replace": 1, "move": 2, "ping_pong": 1, "store_down": 1, "trim": 1},
     "clock": {"cut": 6, "pause": 1, "replace": 1, "slow_store": 2, "move": 1, "nothing": 1},
     "mixed": {
         "crash": 3, "pause": 2, "replace": 2, "cut": 2, "move": 4, "ping_pong": 2, "leave": 1, "trim": 2,
@@ -107,10 +109,13 @@ class Chaos:
         self._world.crash_controller(self._rng.choice((0.01, 1.0, 5.0)))
 
     def pause_controller(self) -> None:
-        process = self._world._controller
+        process = self._world.controller
         if process is not None and not process.dead:
             process.pause()
             self._later(self._rng.choice((0.3, 2.0, 8.0)), lambda: process.resume(self._world.loop))
+
+    def lose_disks(self) -> None:
+        lose_disks(self._world)
 
     def _running(self) -> "SimBroker | None":
         brokers = [broker for _, broker in sorted(self._world.brokers.items()) if broker.process.held is None]

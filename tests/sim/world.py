@@ -23,6 +23,7 @@ import controller.managers.objects as objects_manager
 import controller.rpc.client as client_module
 import controller.rpc.follower as follower_module
 import controller.rpc.server as server_module
+from controller.errors import BackupFenced, LogBehindBackup
 from controller.managers.reassign import alter_reassignments
 from controller.managers.result import Result
 from controller.metadata.image import MetadataImage
@@ -40,6 +41,7 @@ from tests.sim.scenarios import SCENARIOS, WITHOUT_LEASE, Chaos
 from tests.sim.store import Bucket, SimStore, StoreWeather
 
 TOPIC = "t"
+_HISTORY_OVER = (BackupFenced, LogBehindBackup)
 _START_MS = 1_700_000_000_000
 _QUIET_LIMIT_S = 120.0
 _DEFECTS = frozenset({"request_failed", "append_callback_failed", "wal_slot_failed_unexpectedly", "upload_failed_unexpectedly",
@@ -84,12 +86,14 @@ class World:
         self.calm = False
         self._over = False
         self._starts = 0
-        self._processes: list[Process] = []
-        self._controller: Process | None = None
+        self.processes: list[Process] = []
+        self.controller: Process | None = None
         self._runtime: Any = None
         self._violation: asyncio.Future[None] = self.loop.create_future()
         self._images: deque[tuple[float, dict[Part, tuple[int, int]]]] = deque()
-        self.disk.on_commit = self._note_leaders
+        self.disk.on_commit = self.note_leaders
+        self.has_disk = True
+        """Not between the loss of the controllers' disks and the end of the recovery."""
 
     # --- what everybody uses -----------------------------------------------------------------------------------------------------------
 
@@ -120,7 +124,7 @@ class World:
 
     # --- who leads ----------------------------------------------------------------------------------------------------------------------
 
-    def _note_leaders(self) -> None:
+    def note_leaders(self) -> None:
         topic = self.disk.image.topics.by_name(TOPIC)
         if topic is not None:
             leaders = {(TOPIC, record.partition): (record.leader, record.leader_epoch) for record in topic.partitions}
@@ -149,7 +153,7 @@ class World:
     def start_broker(self, node_id: int) -> SimBroker:
         self._starts += 1
         broker = SimBroker(self, node_id, self._starts)
-        self._processes.append(broker.process)
+        self.processes.append(broker.process)
         self.brokers[node_id] = broker
         self.trace("start", broker.process.name)
         broker.start()
@@ -190,33 +194,43 @@ class World:
         self.start_broker(broker.node_id)
 
     def start_controller(self) -> None:
-        process = Process(f"c{self.disk.epoch + 1}")
+        disk = self.disk
+        process = Process(f"c{disk.epoch + 1}")
         process.network = self.network
-        self._processes.append(process)
-        self._controller = process
-        rng = Random(f"{self.seed}/controller/{self.disk.epoch}")
+        self.processes.append(process)
+        self.controller = process
+        rng = Random(f"{self.seed}/controller/{disk.epoch}")
         store = SimStore(self.bucket, self.weather, rng, self.trace)
 
         async def run() -> None:
-            self._runtime, tasks = await run_controller(
-                self.disk, store, self.limits.controller, rng, self.now_ms, self.limits.disk_sync_ms
-            )
+            self._runtime, tasks = await run_controller(disk, store, self.limits.controller, rng, self.now_ms, self.limits.disk_sync_ms)
             for task in tasks:
-                task.add_done_callback(self._controller_task_over)
+                task.add_done_callback(lambda task: self._controller_task_over(process, task))
 
         self.loop.call_soon(lambda: self.loop.create_task(run()), context=process.context())
 
-    def _controller_task_over(self, task: "asyncio.Task[None]") -> None:
-        if not self._over and not task.cancelled() and not isinstance(task.exception(), OVER):
+    def _controller_task_over(self, process: Process, task: "asyncio.Task[None]") -> None:
+        if not self._over and not task.cancelled() and isinstance(task.exception(), _HISTORY_OVER) and self._is_left_behind(process):
+            process.kill()  # as its process ends, of a history that is over
+            self.network.process_died(process, resets=True)
+        elif not self._over and not task.cancelled() and not isinstance(task.exception(), OVER):
             self.fail(f"a task of the controller ended: {task.exception()!r}")
 
+    def _is_left_behind(self, process: Process) -> bool:
+        """A controller of a history that a recovery has ended, or is about to."""
+        return process is not self.controller or not self.has_disk
+
     def crash_controller(self, delay_s: float) -> None:
-        if self._controller is None or self._controller.dead:
+        if self.controller is None or self.controller.dead or not self.has_disk:
             return
-        self.trace("crash", self._controller.name)
-        self._controller.kill()
-        self.network.process_died(self._controller, resets=True)
+        self.kill_controller()
         self.later(delay_s, self.start_controller)
+
+    def kill_controller(self) -> None:
+        assert self.controller is not None
+        self.trace("crash", self.controller.name)
+        self.controller.kill()
+        self.network.process_died(self.controller, resets=True)
 
     def move(self, part: Part, target: NodeId) -> None:
         """Reassign a partition to one broker, dead or alive; to where it is already, what moves is cancelled."""
@@ -235,9 +249,9 @@ class World:
             except (TimeoutError, *OVER):
                 return
 
-        if self._controller is not None and self._runtime is not None and not self._controller.dead:
+        if self.controller is not None and self._runtime is not None and not self.controller.dead:
             self.trace("move", part, target)
-            self.loop.call_soon(lambda: self.loop.create_task(submit()), context=self._controller.context())
+            self.loop.call_soon(lambda: self.loop.create_task(submit()), context=self.controller.context())
 
     # --- the run ------------------------------------------------------------------------------------------------------------------------
 
@@ -293,7 +307,7 @@ class World:
     async def _create_topic(self) -> None:
         process = Process("admin")
         process.network = self.network
-        self._processes.append(process)
+        self.processes.append(process)
         request = CreateTopics(topics=[NewTopic(name=TOPIC, partitions=self.limits.partitions)])
 
         async def create() -> None:
@@ -322,7 +336,7 @@ class World:
         self.weather.slow_factor = 1.0
         self.network.lossy = 0.0
         self.network.cut.clear()
-        for process in self._processes:
+        for process in self.processes:
             process.resume(self.loop)
 
     async def _within(self, limit_s: float, what: str, work: Any) -> None:
@@ -367,7 +381,7 @@ class World:
                 break
             for task in tasks:
                 task.cancel()
-            for process in self._processes:
+            for process in self.processes:
                 process.dispose(self.loop)
             self.loop.run_until_complete(self._settle())
         self.loop.close()

@@ -2,6 +2,7 @@
 
 import asyncio
 import socket
+from collections.abc import Sequence
 from pathlib import Path
 from uuid import uuid4
 
@@ -39,6 +40,7 @@ class Quorum:
     """Short times: an election takes 0.3 to 0.6 s."""
 
     def __init__(self, directory: Path, size: int = 3, **settings: object) -> None:
+        self._directory = directory
         ports = free_ports(size)
         self.addresses = [f"127.0.0.1:{port}" for port in ports]
         self.store = MemoryStore()
@@ -47,19 +49,31 @@ class Quorum:
             "raft_heartbeat_ms": 50, "election_timeout_ms": 300, "heartbeat_interval_ms": 50, "session_timeout_ms": 3_000,
             "session_grace_ms": 500, "tick_interval_ms": 20, "maintenance_interval_ms": 50,
         }  # fmt: skip
-        self.configs = [
-            msgspec.convert(
-                {**values, **settings, "data_dir": directory / str(number), "controller_id": number, "port": port},
-                ControllerConfig,
-                dec_hook=lambda kind, value: kind(value),
-            )
-            for number, port in enumerate(ports)
-        ]
+        self._values = {**values, **settings}
+        self.configs = {number: self._config(number, port) for number, port in enumerate(ports)}
         self.servers: dict[int, ControllerServer] = {}
         self.brokers: list[Broker] = []
 
+    def _config(self, number: int, port: int, **settings: object) -> ControllerConfig:
+        values = {**self._values, "data_dir": self._directory / str(number), "controller_id": number, "port": port, **settings}
+        return msgspec.convert(values, ControllerConfig, dec_hook=lambda kind, value: kind(value))
+
+    async def start_newcomer(self, number: int, join: Sequence[str]) -> ControllerServer:
+        """One with an empty directory that knows only controllers to ask, not even the cluster's id."""
+        (port,) = free_ports(1)
+        directory = self._directory / f"{number}-{port}"
+        self.configs[number] = self._config(number, port, join=tuple(join), peers=(), cluster_id="", data_dir=directory)
+        return await self.start_one(number)
+
+    def move_all(self) -> None:
+        """They get other ports, which only their configuration knows."""
+        self.addresses = [f"127.0.0.1:{port}" for port in free_ports(len(self.configs))]
+        self._values["peers"] = tuple(f"{number}@{address}" for number, address in enumerate(self.addresses))
+        for number, address in enumerate(self.addresses):
+            self.configs[number] = self._config(number, int(address.rpartition(":")[2]))
+
     async def start(self) -> None:
-        await asyncio.gather(*(self.start_one(number) for number in range(len(self.configs))))
+        await asyncio.gather(*(self.start_one(number) for number in self.configs))
         await self.leader()
 
     async def start_one(self, number: int) -> ControllerServer:

@@ -11,16 +11,21 @@ time until it passes. `expect` lines fail with their line number.
   pass A B                           the first message that waits from A to B arrives
   propose A TEXT / refuse A TEXT     A takes it / must not take it
   read A / transfer A B / tick MS / crash A / restart A
+  join N                             N begins with an empty log and knows nobody
+  learn A N / promote A N / remove A N   A, the leader, proposes the change of the members
+  refuse-remove A N                  it must not
   cut A B ...                        these from the rest, until `heal`
   snapshot A / load A                A writes a snapshot to the store and forgets its log / A installs the newest one
   no-sync A / sync A                 A's disk takes nothing / everything
   expect leader A | no-leader | term A N | commit A N | log A 1:a 1 2:b | role A ROLE | first A N | needs-snapshot A | read A yes|no
+         | members A 1,2,3[/4] (learners behind the slash) | member A yes|no
 """
 
 from collections.abc import Callable
 from pathlib import Path
 from random import Random
 
+from controller.raft import membership
 from controller.raft.core import CoreConfig, RaftCore
 from controller.raft.log import RaftLog
 from controller.raft.messages import Base, Entry, HardState, Members, Message, Write
@@ -165,6 +170,27 @@ class Scenario:
             if voter.core is not None:
                 voter.core.tick(self._now_ms)
 
+    def _join(self, name: str) -> None:
+        self._voters[int(name)] = Voter(int(name), Members(()))
+        self._restart(name)
+
+    def _learn(self, name: str, node_id: str) -> None:
+        self._change(name, membership.added_learner(self._core(name).log.members, int(node_id)))
+
+    def _promote(self, name: str, node_id: str) -> None:
+        self._change(name, membership.promoted(self._core(name).log.members, int(node_id)))
+
+    def _remove(self, name: str, node_id: str) -> None:
+        self._change(name, membership.removed(self._core(name).log.members, int(node_id)))
+
+    def _refuse_remove(self, name: str, node_id: str) -> None:
+        core = self._core(name)
+        assert core.propose_members(membership.removed(core.log.members, int(node_id))) is not None, "it was taken"
+
+    def _change(self, name: str, members: Members) -> None:
+        why = self._core(name).propose_members(members)
+        assert why is None, why
+
     def _cut_off(self, *names: str) -> None:
         self._cut = frozenset(int(name) for name in names)
 
@@ -175,7 +201,7 @@ class Scenario:
         voter, core = self._voters[int(name)], self._core(name)
         term = core.log.term_at(core.commit)
         assert term is not None
-        self._store.append(Base(core.commit, term, core.log.offset_at(core.commit), core.log.members))
+        self._store.append(Base(core.commit, term, core.log.offset_at(core.commit), core.log.members_at(core.commit)))
         core.log.compact(core.commit)
         voter.entries = voter.entries[core.commit - voter.base.index :]
         voter.base = core.log.base
@@ -209,6 +235,11 @@ class Scenario:
         if what == "read":
             asked = self._voters[core.id].read_round
             return "yes" if asked is not None and core.is_leader and core.confirmed_round >= asked else "no", words[1]
+        if what == "members":
+            told = ["".join(str(list(ids))[1:-1].split()) for ids in (core.log.members.voters, core.log.members.learners)]
+            return "/".join(filter(None, told)), words[1]
+        if what == "member":
+            return "yes" if core.is_member else "no", words[1]
         values = {"term": core.term, "commit": core.commit, "first": core.log.base.index + 1, "role": core.role.name}
         return str(values[what]), words[1]
 

@@ -60,7 +60,7 @@ class Follower:
     async def until_seen(self, load: Load) -> None:
         """Everything that was acknowledged when this was called."""
         acknowledged = {partition: max((offset for _, offset in acks), default=-1) for partition, acks in load.acks.items()}
-        async with asyncio.timeout(20):
+        async with asyncio.timeout(60):
             ends = await self.look()
             while any(ends[partition] <= offset for partition, offset in acknowledged.items()):
                 await asyncio.sleep(0.01)  # a pace: the store is looked at, there is nothing to wait on

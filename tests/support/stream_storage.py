@@ -16,7 +16,9 @@ from tests.support.stream_metadata import MemoryController, MemoryStreamMetadata
 
 NOW_MS = Millis(1_700_000_000_000)
 
-FAST = StreamConfig(wal_linger_ms=0, wal_hedge_factor=0, retry_backoff_ms=1, retry_backoff_max_ms=4, block_age_max_ms=600_000)
+FAST = StreamConfig(
+    wal_linger_ms=0, wal_hedge_factor=0, retry_backoff_ms=1, retry_backoff_max_ms=4, block_age_max_ms=600_000, block_slots_max=1_000_000
+)
 """No waits that a test would have to sit out; blocks are cut only when the test (or their size) says so."""
 
 

@@ -1,7 +1,9 @@
 """Raft cores on an event heap: virtual time, slow disks, a lossy network, crashes; every step is checked.
 
 A crash loses what the disk had not finished. Messages are dropped, doubled, delayed out of order and cut off by partitions, one-way ones
-too. Invariants carry Kafka's names (its Raft simulation test). The same seed gives the same run: nothing iterates over sets.
+too. Two controllers more than there are voters wait to join; leaders add, promote and remove at random, and a disk may be lost: then its
+controller comes back as another one, and the quorum has to remove what it was. The same seed gives the same run: nothing iterates over
+sets.
 """
 
 import heapq
@@ -9,17 +11,18 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from random import Random
 
-from controller.raft.core import CoreConfig, RaftCore, Role
+from controller.raft import membership
+from controller.raft.core import CoreConfig, RaftCore
 from controller.raft.log import RaftLog
-from controller.raft.messages import NOBODY, Append, AppendReply, Base, Entry, HardState, Members, Message, VoteReply, Write
+from controller.raft.messages import AppendReply, Base, Endpoint, Entry, HardState, Members, Message, VoteReply, Write
+from tests.sim.raft.checks import Checks, Violation
 
 CoreType = type[RaftCore]
 EVENTS_MAX = 200_000
 """A run needs some ten thousand."""
 
-
-class Violation(AssertionError):
-    """An invariant of Raft does not hold."""
+JOINERS = 2
+SLOW_FSYNC_MS = (80, 200)
 
 
 @dataclass
@@ -41,6 +44,11 @@ class Knobs:
     propose: float = 0.5
     append_count_max: int = 4
     inflight_count_max: int = 3
+    change: float = 0.0
+    """How often a leader tries to change the quorum."""
+    disk_loss: float = 0.0
+    slow_disk: int = -1
+    """Whose disk is slow; -1: nobody's."""
 
     @staticmethod
     def draw(rng: Random) -> "Knobs":
@@ -58,6 +66,9 @@ class Knobs:
             propose=rng.choice((0.2, 0.5, 0.9)),
             append_count_max=rng.choice((1, 2, 64)),
             inflight_count_max=rng.choice((1, 2, 4)),
+            change=rng.choice((0.0, 0.05, 0.3)),
+            disk_loss=rng.choice((0.0, 0.02)),
+            slow_disk=rng.choice((-1, -1, 0)),
         )
 
 
@@ -92,8 +103,10 @@ class Node:
     def __init__(self, world: "World", node_id: int) -> None:
         self.world = world
         self.id = node_id
-        self.disk = Disk(HardState(), Base(0, 0, 0, world.members))
-        if world.staged is not None:
+        self.disk = Disk(HardState(), Base(0, 0, 0, world.members if node_id in world.members.voters else Members(())))
+        self.disks = 1
+        self.lost: dict[str, Disk] = {}
+        if world.staged is not None and node_id in world.members.voters:
             world.staged(node_id, self.disk)
         self.incarnation = 0
         self.core: RaftCore | None = None
@@ -104,6 +117,32 @@ class Node:
         self.reads: list[tuple[int, int]] = []
         self.start()
 
+    @property
+    def directory(self) -> str:
+        return f"{self.id}.{self.disks}"
+
+    @property
+    def members(self) -> Members:
+        """By the log in memory, else by that on the disk."""
+        if self.core is not None:
+            return self.core.log.members
+        named = [entry.members for entry in self.disk.entries if entry.members is not None]
+        return named[-1] if named else self.disk.base.members
+
+    def held(self, directory: str, index: int, term: int) -> bool:
+        """What was acknowledged counts, even if the disk was lost before its acknowledgement arrived."""
+        disk = self.disk if directory == self.directory else self.lost.get(directory)
+        return disk is not None and disk.holds(index, term)
+
+    def lose_disk(self) -> None:
+        """What comes back is another controller under the same id. It begins with a snapshot if there is one, as a real one does."""
+        self.crash()
+        self.lost[self.directory] = self.disk
+        self.disks += 1
+        base = self.world.snapshots[-1] if self.world.snapshots else Base(0, 0, 0, Members(()))
+        self.disk = Disk(HardState(base.term), base)
+        self.applied = self.term_shown = 0
+
     def start(self) -> None:
         world, knobs = self.world, self.world.knobs
         self.incarnation += 1
@@ -111,10 +150,12 @@ class Node:
         self.reads = []
         log = RaftLog(self.disk.base, self.disk.entries)
         config = CoreConfig(
-            self.id, append_count_max=knobs.append_count_max, inflight_count_max=knobs.inflight_count_max, append_bytes_max=200
-        )
+            self.id, append_count_max=knobs.append_count_max, inflight_count_max=knobs.inflight_count_max, append_bytes_max=200,
+            directory=self.directory,
+        )  # fmt: skip
         core = world.core_type(config, log, self.disk.hard, Random(f"{world.seed}/{self.id}/{self.incarnation}"), world.now_ms)
-        world.check(core.term >= self.term_shown, f"monotonic epoch: {self.id} was in term {self.term_shown}, is in {core.term}")
+        is_monotonic = core.term >= self.term_shown
+        world.checks.check(is_monotonic, f"monotonic epoch: {self.id} was in term {self.term_shown}, is in {core.term}")
         self.core = core
         self.applied = core.commit
         self.pump()
@@ -139,23 +180,24 @@ class Node:
             self.is_loading = True
             world.after(world.rng.randrange(1, 300), lambda at=self.incarnation: self._load(at))
         if core.is_leader:
-            world.leads(self, core.term)
-            self.reads = [read for read in self.reads if not world.read_done(core, *read)]
+            world.leads(self, core)
+            self.reads = [read for read in self.reads if not world.checks.read_done(core, *read)]
         else:
             self.reads = []
         if core.deadline_ms is not None:
             world.wake_at(self, core.deadline_ms)
 
     def _write(self, write: Write) -> None:
-        incarnation = self.incarnation
-        done_in_ms = self.world.rng.randrange(1, self.world.knobs.fsync_ms_max + 1) if self.world.faults else 1
+        incarnation, knobs = self.incarnation, self.world.knobs
+        span_ms = SLOW_FSYNC_MS if knobs.slow_disk == self.id else (1, knobs.fsync_ms_max)
+        done_in_ms = self.world.rng.randrange(span_ms[0], span_ms[1] + 1) if self.world.faults else 1
 
         def done() -> None:
             if self.world.later(self, done):
                 return
             if self.incarnation == incarnation and self.core is not None:
                 self.disk.apply(self.world.on_disk(write))
-                self.core.persisted()
+                self.core.persisted(done_in_ms * 1_000)
                 self.pump()
 
         self.world.after(done_in_ms, done)
@@ -164,14 +206,16 @@ class Node:
         if isinstance(message, AppendReply) or (isinstance(message, VoteReply) and not message.pre):
             self.term_shown = max(self.term_shown, message.term)
         if isinstance(message, VoteReply) and message.granted and not message.pre:
-            self.world.votes_for(self.id, message.term, message.to)
+            self.world.checks.votes_for(self.id, self.directory, message.term, message.to)
 
     def _check_commit(self, core: RaftCore) -> None:
-        self.world.check(core.commit >= self.applied, f"monotonic high watermark: {self.id} went from {self.applied} to {core.commit}")
+        self.world.checks.check(
+            core.commit >= self.applied, f"monotonic high watermark: {self.id} went from {self.applied} to {core.commit}"
+        )
         for index in range(self.applied + 1, core.commit + 1):
             found = core.log.slice(index, 1, 1) if index > core.log.base.index else []
             if found:
-                self.world.committed(self, core, found[0])
+                self.world.checks.committed(self.id, core, found[0], self.world.nodes)
         self.applied = core.commit
 
     def _load(self, incarnation: int) -> None:
@@ -193,7 +237,7 @@ class Node:
         index = core.commit
         term = core.log.term_at(index)
         assert term is not None
-        base = Base(index, term, core.log.offset_at(index), core.log.members)
+        base = Base(index, term, core.log.offset_at(index), core.log.members_at(index))
         if not world.snapshots or world.snapshots[-1].index < index:
             world.snapshots.append(base)
         core.log.compact(min(world.snapshots[-1].index, core.log.stable, core.commit))
@@ -209,15 +253,20 @@ class World:
         knobs: Knobs | None = None,
         on_disk: Callable[[Write], Write] | None = None,
         staged: Callable[[int, Disk], None] | None = None,
+        *,
+        hears_impostors: bool = False,
     ) -> None:
-        """on_disk: what becomes of a write. staged: fills the disks with which the voters begin."""
+        """on_disk: what becomes of a write. staged: fills the disks with which the voters begin. hears_impostors: a planted bug."""
         self.seed = seed
         self.rng = Random(seed)
         self.knobs = knobs or Knobs.draw(self.rng)
         self.core_type = core_type
         self.on_disk = on_disk or (lambda write: write)
         self.staged = staged
-        self.members = Members(tuple(range(self.knobs.voters)))
+        voters = range(self.knobs.voters)
+        self.members = Members(tuple(voters), (), tuple(Endpoint(voter, "", f"{voter}.1") for voter in voters))
+        self.hears_impostors = hears_impostors
+        self.checks = Checks(self)
         self.now_ms = 0
         self._heap: list[tuple[int, int, Callable[[], None]]] = []
         self._number = 0
@@ -225,13 +274,18 @@ class World:
         self._cut: dict[tuple[int, int], bool] = {}
         self.faults = True
         self.snapshots: list[Base] = []
-        self._leaders: dict[int, tuple[int, int]] = {}
-        self._votes: dict[tuple[int, int], int] = {}
-        self.log: dict[int, Entry] = {}
-        self.last_committed = 0
         self.proposed = 0
         self.trace = 0
-        self.nodes = [Node(self, node_id) for node_id in range(self.knobs.voters)]
+        self.nodes: list[Node] = []
+        self.nodes += [Node(self, node_id) for node_id in range(self.knobs.voters + (JOINERS if self.knobs.change else 0))]
+
+    @property
+    def last_committed(self) -> int:
+        return self.checks.last_committed
+
+    def leads(self, node: Node, core: RaftCore) -> None:
+        if self.checks.leads(node.id, node.incarnation, core) and self.faults and self.rng.random() < self.knobs.coup:
+            self.after(self.rng.randrange(1, self.rng.choice((20, 300))), lambda: self._crash(node))
 
     # --- the machinery ---------------------------------------------------------------------------------------------------------------
 
@@ -262,14 +316,25 @@ class World:
         self.trace = (self.trace * 31 + message.sender * 7 + message.to * 3 + message.term) & 0xFFFF_FFFF
         if self._cut.get((message.sender, message.to)) or (self.faults and rng.random() < knobs.drop):
             return
+        sender = self.nodes[message.sender] if message.sender < len(self.nodes) else None
+        if sender is None or message.to >= len(self.nodes):
+            return  # while the first ones start
+        members = sender.members
+        call = (sender.directory, members.version, members.endpoint(message.to).directory)
         copies = 2 if self.faults and rng.random() < knobs.duplicate else 1
         for _ in range(copies):
             delay_ms = rng.randrange(1, knobs.delay_ms_max + 1) if self.faults else 1
-            self.after(delay_ms, lambda: self._deliver(message))
+            self.after(delay_ms, lambda: self._deliver(message, call))
 
-    def _deliver(self, message: Message) -> None:
+    def _deliver(self, message: Message, call: tuple[str, int, str]) -> None:
+        """call: the sender's disk, the version of its members, and the disk that it looked for: what a stream between two begins with."""
         node = self.nodes[message.to]
-        if self.later(node, lambda: self._deliver(message)):
+        if self.later(node, lambda: self._deliver(message, call)):
+            return
+        directory, version, wanted = call
+        if not membership.is_meant(node.members, Endpoint(node.id, "", node.directory), wanted, version) and not self.hears_impostors:
+            return
+        if membership.is_impostor(node.members, message.sender, directory, version) and not self.hears_impostors:
             return
         if node.core is not None:
             node.core.step(message, self.now_ms)
@@ -285,7 +350,7 @@ class World:
     def run(self, until_ms: int) -> None:
         while self._heap and self._heap[0][0] <= until_ms:
             self.now_ms, number, action = heapq.heappop(self._heap)
-            self.check(number < EVENTS_MAX, "livelock: messages go round without end")
+            self.checks.check(number < EVENTS_MAX, "livelock: messages go round without end")
             action()
         self.now_ms = until_ms
 
@@ -309,10 +374,16 @@ class World:
         for _ in range(timeouts * 10):
             self.run(self.now_ms + 200)
             self._work(always=True)
-            cores = [node.core for node in self.nodes]
-            if self.last_committed > before and all(core is not None and core.commit >= before for core in cores):
+            self._replace_lost()
+            if self.last_committed > before and not self._lost() and self._is_settled(before):
                 return
-        raise Violation(f"liveness: nothing committed in {timeouts} timeouts without faults")
+        raise Violation(f"liveness: nothing committed, or no agreement about members, in {timeouts} timeouts (seed {self.seed})")
+
+    def _is_settled(self, index: int) -> bool:
+        """Every member has what was committed, and all name the same members."""
+        members = self.checks.members
+        cores = [self.nodes[member].core for member in members.everyone]
+        return all(core is not None and core.commit >= index and core.log.members == members for core in cores)
 
     def _disturb(self) -> None:
         rng, knobs = self.rng, self.knobs
@@ -326,8 +397,69 @@ class World:
             rng.choice(self.nodes).maybe_snapshot()
         leader = next((node for node in self.nodes if node.core is not None and node.core.is_leader), None)
         if leader is not None and leader.core is not None and self.now_ms >= leader.paused_until_ms and rng.random() < 0.01:
-            leader.core.transfer(rng.randrange(knobs.voters))
+            leader.core.transfer(rng.choice(leader.core.log.members.voters))
             leader.pump()
+        for node in self.nodes if knobs.change else ():
+            if rng.random() < knobs.change and self.now_ms >= node.paused_until_ms:
+                self._change(node)
+        if knobs.change and rng.random() < knobs.disk_loss:
+            self._lose_a_disk()
+
+    # --- changes of the quorum -------------------------------------------------------------------------------------------------------
+
+    def _change(self, node: Node) -> None:
+        """What an administrator may ask of whoever leads, sensible or not."""
+        core, rng = node.core, self.rng
+        if core is None or not core.is_leader:
+            return
+        members = core.log.members
+        what = rng.randrange(4)
+        if what == 0:
+            strangers = [other for other in self.nodes if other.id not in members.everyone]
+            changed = self._welcomed(members, rng.choice(strangers)) if strangers else members
+        elif what == 1 and members.learners:
+            changed = membership.promoted(members, rng.choice(members.learners))
+        else:
+            gone = rng.choice(members.everyone)
+            changed = members if self._lost() and gone not in self._lost() else membership.removed(members, gone)
+        self._propose_members(node, core, changed)
+
+    def _welcomed(self, members: Members, node: Node) -> Members:
+        return membership.added_learner(members, node.id, "", node.directory)
+
+    def _propose_members(self, node: Node, core: RaftCore, members: Members) -> None:
+        core.propose_members(members)
+        node.pump()
+
+    def _lost(self) -> list[int]:
+        """Members whose disk is not the one that the quorum knows."""
+        members = self.checks.members
+        return [member for member in members.everyone if members.endpoint(member).directory != self.nodes[member].directory]
+
+    def _lose_a_disk(self) -> None:
+        """Only when the quorum is whole and agrees about itself: it survives one loss at a time, as long as that is not repaired.
+
+        Somebody who is no member (any more) may lose everything at any time.
+        """
+        node, members = self.rng.choice(self.nodes), self.checks.members
+        is_outside = node.id not in members.everyone and all(
+            node.id not in other.members.everyone for other in self.nodes if other is not node
+        )
+        is_whole = not self._lost() and all(other.members.version <= members.version for other in self.nodes)
+        if is_outside or (is_whole and len(members.voters) > 2):
+            node.lose_disk()
+            self.after(self.rng.randrange(50, self.knobs.restart_ms_max), lambda: node.start() if node.core is None else None)
+
+    def _replace_lost(self) -> None:
+        """What an administrator does about a lost disk: remove; and add what came in its place."""
+        for node in self.nodes:
+            core = node.core
+            if core is None or not core.is_ready_to_serve:
+                continue
+            members = core.log.members
+            lost = [member for member in members.everyone if members.endpoint(member).directory != self.nodes[member].directory]
+            if lost:
+                self._propose_members(node, core, membership.removed(members, lost[0]))
 
     def _crash(self, node: Node) -> None:
         if node.core is not None and self.faults:
@@ -361,128 +493,3 @@ class World:
             if self.rng.random() < 0.3 and (round_number := core.read_round()) is not None:
                 node.reads.append((round_number, self.last_committed - core.commit))
             node.pump()
-
-    # --- the invariants --------------------------------------------------------------------------------------------------------------
-
-    def check(self, holds: bool, what: str) -> None:
-        if not holds:
-            raise Violation(f"{what} (seed {self.seed}, at {self.now_ms} ms)")
-
-    def leads(self, node: Node, term: int) -> None:
-        if term not in self._leaders and self.faults and self.rng.random() < self.knobs.coup:
-            self.after(self.rng.randrange(1, self.rng.choice((20, 300))), lambda: self._crash(node))
-        known = self._leaders.setdefault(term, (node.id, node.incarnation))
-        self.check(known == (node.id, node.incarnation), f"one leader per epoch: {known} and {node.id, node.incarnation} lead {term}")
-
-    def votes_for(self, voter: int, term: int, candidate: int) -> None:
-        known = self._votes.setdefault((voter, term), candidate)
-        self.check(known == candidate, f"one vote per epoch: {voter} voted for {known} and {candidate} in {term}")
-
-    def committed(self, node: Node, core: RaftCore, entry: Entry) -> None:
-        known = self.log.setdefault(entry.index, entry)
-        self.check(known == entry, f"committed data consistent: {entry.index} is {known.term} and, on {node.id}, {entry.term}")
-        if entry.index > self.last_committed:
-            holders = sum(1 for other in self.nodes if other.disk.holds(entry.index, entry.term))
-            self.check(holders > len(self.nodes) // 2, f"majority reached high watermark: {entry.index} is on {holders} disks")
-            self.last_committed = entry.index
-            before = self.log.get(entry.index - 1)
-            self.check(before is None or before.end_offset == entry.base_offset, f"offsets contiguous at {entry.index}")
-
-    def read_done(self, core: RaftCore, round_number: int, missing: int) -> bool:
-        """missing: entries committed elsewhere that this leader did not know of when it was asked."""
-        if core.confirmed_round < round_number:
-            return False
-        self.check(missing <= 0, f"linearizable read: {missing} committed entries were not seen")
-        return True
-
-
-def stage_figure_8(node_id: int, disk: Disk) -> None:
-    """Figure 8 (b): 0 and 1 have an entry of term 1, 4 has another one of term 2 in its place; from here chance may do the rest."""
-    disk.entries = [Entry(1, 1, 0, [])]
-    if node_id in {0, 1}:
-        disk.entries.append(Entry(2, 1, 0, [b"x"]))
-        disk.hard = HardState(1, 0)
-    else:
-        disk.hard = HardState(2, 4)
-    if node_id == 4:
-        disk.entries.append(Entry(2, 2, 0, []))
-
-
-class VoteNotDurable:
-    """M1 as a disk: terms and votes never reach it."""
-
-    def __call__(self, write: Write) -> Write:
-        return Write(None, write.base, write.entries, write.messages, write.last_index)
-
-
-class CommitsOldTerms(RaftCore):
-    """M2, Raft's figure 8: an entry of an earlier term is committed by counting."""
-
-    def _may_commit(self, index: int) -> bool:
-        return True
-
-
-class AcknowledgesEarly(RaftCore):
-    """M3: an append is answered before it is on the disk."""
-
-    def _reply(self, reply: AppendReply) -> None:
-        self._messages.append(reply)
-
-
-class VotesForAnybody(RaftCore):
-    """M4: no look at the candidate's log."""
-
-    def _is_up_to_date(self, request: object) -> bool:
-        return True
-
-
-class AlwaysTruncates(RaftCore):
-    """M5: an append cuts the log behind itself even where it agrees."""
-
-    def _on_append(self, append: Append) -> None:
-        if append.prev_index >= self.commit and self.log.matches(append.prev_index, append.prev_term):
-            self.log.truncate(append.prev_index + 1)
-        super()._on_append(append)
-
-
-class CountsUnsynced(RaftCore):
-    """M6: the leader counts its own log before it is on the disk."""
-
-    def _own_match(self) -> int:
-        return self.log.last_index
-
-
-class ReadsStale(RaftCore):
-    """M7: a read is answered without asking anybody."""
-
-    @property
-    def confirmed_round(self) -> int:
-        return self._round
-
-
-class VotesTwice(RaftCore):
-    """M8: a vote is forgotten when the election is over but the term is the same."""
-
-    def _reset_election_timer(self) -> None:
-        super()._reset_election_timer()
-        if self.role is Role.FOLLOWER:
-            self.vote = NOBODY
-
-
-class SnapshotWithoutTerm(RaftCore):
-    """M9: a snapshot is installed with the term that the follower happens to be in."""
-
-    def installed(self, base: Base) -> None:
-        super().installed(Base(base.index, self.term, base.offset, base.members))
-
-
-MUTANTS: dict[str, tuple[CoreType, Callable[[Write], Write] | None, Knobs | None]] = {
-    "M1 vote not durable": (RaftCore, VoteNotDurable(), None),
-    "M3 acknowledges before fsync": (AcknowledgesEarly, None, None),
-    "M4 votes for anybody": (VotesForAnybody, None, None),
-    "M5 always truncates": (AlwaysTruncates, None, None),
-    "M6 leader counts its unsynced log": (CountsUnsynced, None, None),
-    "M7 stale reads": (ReadsStale, None, Knobs(drop=0.0, duplicate=0.0, crash=0.0, partition=0.0, pause=0.02, propose=0.9)),
-    "M8 votes twice": (VotesTwice, None, None),
-    "M9 snapshot with a wrong term": (SnapshotWithoutTerm, None, None),
-}

@@ -1,9 +1,13 @@
 """The test of the simulator: bugs planted on purpose are found within a bounded number of seeds."""
 
 from collections.abc import Iterable
+from itertools import pairwise
 
 import pytest
-from raft_world import MUTANTS, CommitsOldTerms, Knobs, Violation, World, stage_figure_8
+
+from tests.sim.raft.checks import Violation
+from tests.sim.raft.raft_mutants import CHANGING, LOSING, MUTANTS, CommitsOldTerms, VotesForOldDisk, stage_figure_8
+from tests.sim.raft.raft_world import Knobs, World
 
 SEEDS_MAX = 100
 FIGURE_8 = Knobs(
@@ -28,6 +32,50 @@ def test_the_bug_of_figure_8_is_found_when_leaders_die_young() -> None:
 @pytest.mark.parametrize("seed", range(20))
 def test_the_unharmed_core_holds_there(seed: int) -> None:
     World(seed, knobs=FIGURE_8, staged=stage_figure_8).play(8_000)
+
+
+def test_a_new_disk_that_votes_for_the_old_one_is_found() -> None:
+    worlds = (World(seed, VotesForOldDisk, LOSING, hears_impostors=True) for seed in range(SEEDS_MAX))
+    assert _finding(worlds) is not None
+
+
+@pytest.mark.parametrize("knobs", [CHANGING, LOSING], ids=["changing", "losing"])
+def test_the_unharmed_core_keeps_one_configuration(knobs: Knobs) -> None:
+    changed = 0
+    for seed in range(10):
+        world = World(seed, knobs=knobs)
+        world.play()
+        changed += world.checks.members.version
+    assert changed > 30, "quorums that hardly change prove nothing"
+
+
+def test_leadership_leaves_a_slow_disk_and_does_not_come_back_at_once() -> None:
+    knobs = Knobs(voters=3, drop=0.0, duplicate=0.0, crash=0.0, partition=0.0, snapshot=0.0, delay_ms_max=5, fsync_ms_max=5, slow_disk=0)
+    left = 0
+    for seed in range(6):
+        world = World(seed, knobs=knobs)
+        led: list[int] = []
+        while world.now_ms < 20_000:
+            world.run(world.now_ms + 50)
+            world._work(always=True)
+            led += [node.id for node in world.nodes if node.core is not None and node.core.is_leader]
+        left += led[0] == 0
+        assert led[-1] != 0
+        assert sum(a != b for a, b in pairwise(led)) <= 1, "it moves once, not to and fro"
+    assert left, "0 must have led at first in some runs"
+
+
+def test_a_leader_stays_when_no_disk_is_better() -> None:
+    knobs = Knobs(voters=3, drop=0.0, duplicate=0.0, crash=0.0, partition=0.0, snapshot=0.0, delay_ms_max=5, fsync_ms_max=400)
+    for seed in range(3):
+        world = World(seed, knobs=knobs)
+        world.run(3_000)
+        terms: set[int] = set()
+        while world.now_ms < 20_000:
+            world.run(world.now_ms + 50)
+            world._work(always=True)
+            terms |= {node.core.term for node in world.nodes if node.core is not None and node.core.is_leader}
+        assert len(terms) == 1
 
 
 def _finding(worlds: Iterable[World], duration_ms: int = 20_000) -> str | None:

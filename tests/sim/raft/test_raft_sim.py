@@ -3,7 +3,8 @@
 import os
 
 import pytest
-from raft_world import World
+
+from tests.sim.raft.raft_world import World
 
 SEEDS = int(os.environ.get("SEEDS", "200"))
 SHARDS = 8

@@ -15,6 +15,7 @@ from broker.handlers.list_offsets import handle_list_offsets
 from broker.handlers.offset_for_leader_epoch import handle_offset_for_leader_epoch
 from broker.handlers.produce import handle_produce
 from broker.partition.manager import PartitionManager
+from broker.partition.notice import NoticeConfig
 from broker.partition.partition import Partition
 from broker.ports import RequestContext
 from broker.wire import apis
@@ -28,7 +29,7 @@ from controller.errors import refusal
 from controller.managers import commits, nodes, objects, reassign, recovery, streams, topics
 from controller.metadata.delta import MetadataDelta
 from controller.metadata.image import MetadataImage
-from controller.metadata.records import ClusterRecord, ConfigRecord, PartitionRecord
+from controller.metadata.records import ClusterRecord, ConfigRecord, PartitionRecord, WalRecord
 from controller.metadata.topics import PartitionKey
 from controller.rpc import messages as m
 from controller.rpc.stream_metadata import ControllerStreamMetadata
@@ -107,11 +108,11 @@ class World:
 
     # What tests do to the cluster.
 
-    async def broker(self, node_id):
+    async def broker(self, node_id, *, notice_ms=0):
         request = m.RegisterBroker(node_id=node_id, incarnation_id=self.new_uuid(), host="h", port=9092, machine_host="m")
         value = self.run(nodes.register_broker(self.image, request))
         self.live.add(value.node_id)
-        broker = Broker(self, WalIdentity(value.node_id, value.node_epoch))
+        broker = Broker(self, WalIdentity(value.node_id, value.node_epoch), notice_ms)
         await broker.storage.start()
         await broker.partitions.start()
         return broker
@@ -151,15 +152,23 @@ class World:
 
     async def fail_over(self, dead, recoverer):
         """The broker is gone: fence it, recover its WAL, elect."""
+        self.fence(dead)
+        return await self.recover(dead, recoverer)
+
+    def fence(self, dead):
         self.live.discard(dead.me.node_id)
         self.apply(nodes.fence_brokers(self.image, [dead.me]))
-        self.apply(recovery.assign_recoveries(self.image, self.live))
+
+    async def recover(self, dead, recoverer):
+        """By `recoverer`, whomever the controller would have asked."""
+        wal = self.image.nodes.wal(dead.me)
+        self.apply([WalRecord(wal.writer.node_id, wal.writer.node_epoch, wal.committed, recoverer.me.node_id, recoverer.me.node_epoch)])
         start = self.image.nodes.wal(dead.me).committed
         return await recover_wal(self.store, recoverer.metadata, dead.me, start, recoverer=recoverer.me, now_ms=self.now_ms, config=CONFIG)
 
 
 class Broker:
-    def __init__(self, world, me):
+    def __init__(self, world, me, notice_ms=0):
         self.world, self.me = world, me
         self.node_id, self.node_epoch, self.cluster_id = me.node_id, me.node_epoch, "test"
         self.config = BrokerConfig()
@@ -167,7 +176,10 @@ class Broker:
         self.metadata = ControllerStreamMetadata(world, world, me)
         self.storage = Storage(world.store, self.metadata, me, CONFIG, now_ms=self.now_ms, rng=Random(1), on_fenced=lambda _: None)
         self.reported = []
-        self.partitions = PartitionManager(me, self.storage, lambda: world.image, world.subscribe, self.now_ms, report=self.reported.extend)
+        self.partitions = PartitionManager(
+            me, self.storage, lambda: world.image, world.subscribe, self.now_ms,
+            notice=NoticeConfig(longest_ms=notice_ms), report=self.reported.extend,
+        )  # fmt: skip
         self.correlation_ids = iter(range(1, 1_000_000))
 
     @property

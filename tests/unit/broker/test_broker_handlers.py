@@ -268,14 +268,17 @@ async def test_addresses_are_what_this_client_can_reach(fixture: Fixture) -> Non
     }
 
 
-async def test_dead_leader_is_not_named(fixture: Fixture) -> None:
+async def test_dead_leader_is_not_named_but_its_heir(fixture: Fixture) -> None:
     fixture.topic("a", leader=2)
     fixture.image.apply_all([broker_record(2, fenced=True)])
     (topic,) = (await fixture.metadata("a")).topics
     (partition,) = topic.partitions
     assert topic.error_code == ErrorCode.NONE
-    assert (partition.error_code, partition.leader_id, partition.leader_epoch) == (ErrorCode.LEADER_NOT_AVAILABLE, -1, 3)
+    assert (partition.error_code, partition.leader_id, partition.leader_epoch) == (ErrorCode.NONE, 1, 4)
     assert (list(partition.replica_nodes), list(partition.isr_nodes), list(partition.offline_replicas)) == ([1, 2], [1], [2])
+    fixture.image.apply_all([broker_record(1, fenced=True)])
+    (partition,) = (await fixture.metadata("a")).topics[0].partitions
+    assert (partition.error_code, partition.leader_id, partition.leader_epoch) == (ErrorCode.LEADER_NOT_AVAILABLE, -1, 3)
 
 
 async def test_broker_that_left_is_listed_a_little_longer_to_those_who_ask_for_topics(fixture: Fixture) -> None:
@@ -302,6 +305,9 @@ async def test_leader_of_an_earlier_start_is_not_named(fixture: Fixture) -> None
     fixture.topic("a", leader=2)
     fixture.image.apply_all([broker_record(2, epoch=2)])
     (topic,) = (await fixture.metadata("a")).topics
+    assert (topic.partitions[0].leader_id, topic.partitions[0].leader_epoch) == (1, 4), "the first candidate will be elected"
+    fixture.topic("b", leader=-1)
+    (topic,) = (await fixture.metadata("b")).topics
     assert topic.partitions[0].error_code == ErrorCode.LEADER_NOT_AVAILABLE
 
 

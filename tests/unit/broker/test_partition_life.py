@@ -6,6 +6,8 @@ import msgspec
 import pytest
 from partition_world import NOW, World, batch, key_of
 
+from broker.partition.life import Lifecycle
+from broker.partition.log import LogConfig
 from broker.partition.partition import Partition
 from broker.server import CannotAnswer
 from broker.wire.error_codes import ErrorCode
@@ -72,6 +74,20 @@ async def test_a_crash_loses_nothing_that_was_acknowledged_and_repeats_nothing()
     assert (await two.produce("t", idempotent(4, b"4"))).base_offset == 4
     assert (await two.values("t")) == [b"%d" % at for at in range(5)]
     await two.close()
+
+
+async def test_those_with_most_to_scan_get_a_checkpoint_when_all_together_have_too_much():
+    world = World()
+    one = await world.broker(1)
+    world.topic("t", partitions=3)
+    partitions = [await one.opened("t", index) for index in range(3)]
+    for index, count in enumerate((1, 8, 4)):
+        for _ in range(count):
+            await one.produce("t", batch(b"x" * 1_000), index)
+    total_bytes = sum(partition.log.dirty_bytes for partition in partitions)
+    assert Lifecycle(one.storage, one.now_ms, LogConfig(checkpoint_bytes=total_bytes + 1)).due_checkpoints(partitions) == []
+    assert Lifecycle(one.storage, one.now_ms, LogConfig(checkpoint_bytes=total_bytes)).due_checkpoints(partitions) == [partitions[1]]
+    await one.close()
 
 
 async def test_recovery_behind_a_checkpoint_equals_the_live_state():

@@ -4,6 +4,7 @@ import asyncio
 
 from partition_world import World, batch
 
+from broker.partition.partition import Partition
 from broker.wire.error_codes import ErrorCode
 from controller.managers import reassign
 from controller.metadata.topics import is_moving
@@ -35,6 +36,47 @@ async def test_a_move_carries_everything_over_and_tells_its_steps():
     await asyncio.gather(one.close(), two.close())
 
 
+async def test_producers_of_what_moves_are_told_with_their_acknowledgements_and_refused_only_afterwards():
+    world = World()
+    one, two = await world.broker(1, notice_ms=60_000), await world.broker(2)
+    world.topic("t", partitions=2)
+    for index in range(2):
+        if world.record("t", index).leader != 1:
+            world.lead("t", one, index)
+        await one.opened("t", index)
+        assert (await one.produce("t", batch(b"a"), index)).current_leader is None
+        world.move("t", 2, index=index)
+    ahead = two.start_produce({("t", 0): batch(b"z")})
+    told = await one.produce("t", batch(b"b"), 0)
+    epoch = world.record("t", 0).leader_epoch + 1
+    assert (told.error_code, told.base_offset) == (0, 1)
+    assert (told.current_leader.leader_id, told.current_leader.leader_epoch) == (2, epoch)
+    assert (await one.produce("t", batch(b"c"), 1)).error_code == 0
+    assert (await ahead)["t", 0].base_offset == 2, "it waited for everything that the source took"
+    assert world.record("t", 0).leader == 2
+    assert (await one.produce("t", batch(b"d"), 0)).error_code == ErrorCode.NOT_LEADER_OR_FOLLOWER
+    assert await two.values("t", 0) == [b"a", b"b", b"z"]
+    await asyncio.gather(one.close(), two.close())
+
+
+async def test_a_notice_ends_with_the_leadership():
+    world = World()
+    one, two = await world.broker(1, notice_ms=60_000), await world.broker(2)
+    world.topic("t")
+    if world.record("t").leader != 1:
+        world.lead("t", one)
+    await one.opened("t")
+    await one.produce("t", batch(b"a"))
+    world.move("t", 2)
+    assert isinstance(one.partitions.get("t", 0), Partition)
+    world.fence(one)
+    await world.recover(one, two)
+    assert (await one.produce("t", batch(b"c"))).error_code == ErrorCode.NOT_LEADER_OR_FOLLOWER
+    await two.opened("t")
+    assert await two.values("t") == [b"a"]
+    await asyncio.gather(one.crash(), two.close())
+
+
 async def test_requests_that_are_ahead_of_the_move_wait_at_the_target_in_their_order():
     world, one, two = await world_of(1, 2)
     world.topic("t")
@@ -60,6 +102,47 @@ async def test_those_who_wait_at_a_target_that_is_no_target_any_more_are_sent_on
     assert (await three.produce("t", batch(b"a"))).base_offset == 0
     assert two.partitions.get("t", 0) is ErrorCode.NOT_LEADER_OR_FOLLOWER
     await asyncio.gather(one.close(), two.close(), three.close())
+
+
+async def test_the_heir_of_a_dead_leader_is_named_at_once_and_keeps_what_comes_until_the_recovery():
+    world, one, two, three = await world_of(1, 2, 3)
+    world.topic("t")
+    leader, heir, other = (
+        next(broker for broker in (one, two, three) if broker.node_id == node_id) for node_id in world.record("t").replicas
+    )
+    await leader.opened("t")
+    assert (await leader.produce("t", batch(b"a"))).base_offset == 0
+    await leader.crash()
+    world.fence(leader)
+    sent_on = await other.produce("t", batch(b"b"))
+    assert sent_on.error_code == ErrorCode.NOT_LEADER_OR_FOLLOWER
+    assert (sent_on.current_leader.leader_id, sent_on.current_leader.leader_epoch) == (heir.node_id, 1)
+    waiting = [heir.start_produce({("t", 0): batch(b"%d" % at)}) for at in range(3)]
+    await asyncio.sleep(0)
+    assert not any(answer.done() for answer in waiting)
+    await world.recover(leader, other)
+    assert [(await answer)["t", 0].base_offset for answer in waiting] == [1, 2, 3]
+    assert (world.record("t").leader, world.record("t").leader_epoch) == (heir.node_id, 1)
+    assert await heir.values("t") == [b"a", b"0", b"1", b"2"]
+    await asyncio.gather(heir.close(), other.close())
+
+
+async def test_those_who_wait_at_an_heir_that_is_none_any_more_are_sent_on():
+    world, one, two = await world_of(1, 2)
+    world.topic("t")
+    leader, heir = (one, two) if world.record("t").replicas[0] == 1 else (two, one)
+    await leader.opened("t")
+    await leader.crash()
+    world.fence(leader)
+    waiting = heir.start_produce({("t", 0): batch(b"a")})
+    back = await world.broker(leader.node_id)
+    answer = (await waiting)["t", 0]
+    assert answer.error_code == ErrorCode.NOT_LEADER_OR_FOLLOWER
+    assert answer.current_leader.leader_id == back.node_id
+    early = back.start_produce({("t", 0): batch(b"a")})
+    await world.recover(leader, heir)
+    assert (await early)["t", 0].base_offset == 0
+    await asyncio.gather(heir.close(), back.close())
 
 
 async def test_cancelled_it_opens_again_at_its_source():

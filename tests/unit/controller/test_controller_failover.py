@@ -105,6 +105,17 @@ class TestAppointment:
         recoverers = [wal.recoverer.node_id for wal in cluster.image.nodes.running_wals() if wal.writer in dead]
         assert sorted(recoverers) == [5, 5, 6, 6]
 
+    def test_who_will_lead_most_of_it_is_appointed(self, cluster: Cluster) -> None:
+        one = cluster.broker(1)
+        cluster.broker(2)
+        three = cluster.broker(3)
+        cluster.create(NewTopic(name="t", assignment=[[NodeId(n) for n in row] for row in ([1, 3, 2], [1, 2, 3], [1, 3, 2], [2, 3, 1])]))
+        cluster.die(one)
+        cluster.tick()
+        wal = cluster.image.nodes.wal(one)
+        assert wal is not None
+        assert wal.recoverer == three
+
     def test_nobody_alive_nobody_appointed(self, cluster: Cluster) -> None:
         cluster.die(cluster.broker(1))
         assert recovery.assign_recoveries(cluster.image, cluster.live) == []

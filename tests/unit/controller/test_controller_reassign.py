@@ -7,7 +7,7 @@ from managers_cluster import MOVE_TIMEOUT_MS, Cluster, close, part, slot, snapsh
 from controller.managers import nodes, reassign
 from controller.metadata.codec import decode_record, encode_record
 from controller.metadata.records import PartitionRecord
-from controller.metadata.topics import NO_LEADER, is_moving, is_reassigning, leader_of, next_leader
+from controller.metadata.topics import NO_LEADER, is_moving, is_reassigning, leader_of
 from controller.move_traces import TRACES_MAX, MoveTraceRing
 from controller.rpc.messages import (
     CloseItem,
@@ -77,7 +77,7 @@ def test_a_move_takes_the_leader_away_and_the_close_elects_the_target() -> None:
     world = World()
     world.move("t", 0, 2, 3, records=1)
     assert leader_of(world.t) == NO_LEADER
-    assert (world.t.replicas, world.t.target_replicas, next_leader(world.t)) == ((1,), (2, 3), 2)
+    assert (world.t.replicas, world.t.target_replicas, world.t.move.target) == ((1,), (2, 3), 2)
     assert is_reassigning(world.t)
     world.tick()
     assert leader_of(world.t) == NO_LEADER, "its source still has it open"

@@ -1,6 +1,7 @@
 """The dev store keeps the promise that fencing rests on: of many conditional PUTs of one key, one wins."""
 
 import http.client
+import socket
 import threading
 from collections import Counter
 from collections.abc import Iterator
@@ -49,6 +50,20 @@ def test_one_of_many_conditional_puts_wins_and_connections_stay_open(port: int) 
     for thread in threads:
         thread.join()
     assert Counter(statuses) == {(key, status): count for key in range(keys) for status, count in ((200, 1), (412, writers - 1))}
+
+
+@pytest.mark.parametrize("sent", [b"Content-Length: 1000\r\n\r\nthe first of it", b"Content-Le"], ids=["body", "head"])
+def test_a_put_that_is_cut_short_leaves_nothing(port: int, sent: bytes) -> None:
+    """Half a WAL object in a slot could neither be read nor be written again."""
+    with socket.create_connection(("127.0.0.1", port), timeout=20) as cut:
+        cut.sendall(f"PUT /bucket/cut HTTP/1.1\r\nHost: 127.0.0.1\r\nAuthorization: {SIGNED}\r\n".encode() + sent)
+        cut.shutdown(socket.SHUT_WR)
+        answer = b"".join(iter(lambda: cut.recv(4096), b""))
+        assert b" 200 " not in answer
+    connection = http.client.HTTPConnection("127.0.0.1", port, timeout=20)
+    connection.request("HEAD", "/bucket/cut", headers={"Authorization": SIGNED})
+    assert connection.getresponse().status == 404
+    connection.close()
 
 
 def test_it_counts_what_it_served(port: int) -> None:

@@ -106,6 +106,24 @@ def test_blocks_are_due_by_size_age_and_streams() -> None:
     assert cache.archive_due(0.0)
 
 
+def test_blocks_are_due_by_slots_once_they_are_old_enough_for_their_streams() -> None:
+    slots = replace(CONFIG, block_slots_max=3, block_slots_age_ms=1_000, block_streams_per_slot=1)
+    cache = LogCache(replace(slots, block_streams_max=100, block_bytes_max=50_000, log_cache_bytes_max=100_000))
+    for sequence in range(3):
+        assert not cache.archive_due(1.5)
+        add(cache, sequence, entry(1, sequence))
+    assert cache.archive_due(1.0)
+    assert not cache.archive_due(0.9)
+    cache.archive()
+    cache.add({StreamId(stream_id): [entry(stream_id, 0)] for stream_id in range(2, 7)}, WalSequence(4), 0.0)
+    for sequence in range(4, 8):
+        assert not cache.archive_due(1.0), "five streams want five slots"
+        add(cache, sequence, entry(1, sequence - 1))
+    assert not cache.archive_due(1.0), "now it is six"
+    add(cache, 8, entry(1, 7))
+    assert cache.archive_due(1.0)
+
+
 def test_a_stream_leaves_every_block_and_may_come_back_elsewhere() -> None:
     cache = LogCache(CONFIG)
     add(cache, 0, entry(1, 0), entry(2, 0))

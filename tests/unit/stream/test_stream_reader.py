@@ -95,6 +95,20 @@ async def test_reading_in_steps_gives_every_batch_once() -> None:
     await reader.close()
 
 
+async def test_a_small_object_is_one_get_for_all_its_streams() -> None:
+    store = CountingStore()
+    mine = await put(store, 0, [entry(at * RECORDS_PER_BATCH, 5_000) for at in range(40)])
+    assert mine.object_size_bytes > 100_000
+    small, large = reader_of(store), reader_of(store, whole_bytes_max=100_000)
+    other = replace(mine, range=replace(mine.range, stream_id=StreamId(9), start_offset=Offset(0), end_offset=Offset(RECORDS_PER_BATCH)))
+    await asyncio.gather(small.read([mine], 0, 1 << 20), small.read([other], 0, 1 << 20))
+    assert len(store.gets) == 1
+    await asyncio.gather(large.read([mine], 0, 1 << 20), large.read([other], 0, 1 << 20))
+    assert len(store.gets) > 2
+    await small.close()
+    await large.close()
+
+
 async def test_limits() -> None:
     store = CountingStore()
     ranges, everything = await three_objects(store)
@@ -138,7 +152,7 @@ async def test_a_small_object_costs_one_get() -> None:
 async def test_neighbouring_blocks_are_one_get_and_readers_share() -> None:
     store = CountingStore()
     one = await put(store, 1, [entry(i * RECORDS_PER_BATCH, 10_000) for i in range(100)], block_bytes_max=100_000)
-    reader = reader_of(store, get_bytes_max=400_000)
+    reader = reader_of(store, get_bytes_max=400_000, whole_bytes_max=100_000)
     results = await asyncio.gather(*(reader.read([one], 0, 700_000) for _ in range(5)))
     assert all(b"".join(result) == b"".join(results[0]) for result in results)
     assert len(store.gets) == 1 + 3

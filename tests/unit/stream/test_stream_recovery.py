@@ -10,13 +10,13 @@ import pytest
 from objectstore.errors import Unavailable
 from objectstore.faults import Fault, FaultyStore, Selection
 from objectstore.memory import MemoryStore
-from objectstore.ports import ObjectStore
+from objectstore.ports import ObjectStore, ObjectTail
 from stream.errors import NotContiguous, ObjectCorrupt, WalFenced
 from stream.format.reader import parse_header
 from stream.ids import Offset, StreamId, WalSequence
 from stream.keys import wal_key
 from stream.ports import CommitObjects
-from stream.recovery import RecoveryReport, recover_wal
+from stream.recovery import Keep, RecoveryReport, recover_wal
 from tests.support.stream_metadata import MemoryController
 from tests.support.stream_storage import FAST, NOW_MS, GatedStore, Node, entry, settle, until
 
@@ -39,7 +39,22 @@ async def nodes() -> AsyncIterator[list[Node]]:
         await node.storage.abandon()
 
 
-async def recover(store: ObjectStore, recoverer: Node, failed: Node, **config: int) -> RecoveryReport:
+class CountingStore(MemoryStore):
+    """Counts GETs that found something."""
+
+    get_count = 0
+
+    async def get_tail(self, key: str, length: int) -> ObjectTail:
+        tail = await super().get_tail(key, length)
+        self.get_count += 1
+        return tail
+
+    async def get_range(self, key: str, start: int, length: int) -> bytes:
+        self.get_count += 1
+        return await super().get_range(key, start, length)
+
+
+async def recover(store: ObjectStore, recoverer: Node, failed: Node, *, keep: Keep | None = None, **config: int) -> RecoveryReport:
     controller = recoverer.metadata.controller
     controller.fence(failed.identity)
     return await recover_wal(
@@ -50,6 +65,7 @@ async def recover(store: ObjectStore, recoverer: Node, failed: Node, **config: i
         recoverer=recoverer.identity,
         now_ms=NOW_MS,
         config=replace(FAST, **config),
+        keep=keep,
     )
 
 
@@ -83,6 +99,22 @@ async def test_a_crash_at_every_slot_loses_nothing(
     (handle,) = await heir.open(1, epoch=2)
     await heir.write(1, 2)
     assert await heir.read_all(1) == list(range(handle.confirmed_offset))
+
+
+async def test_who_recovered_small_slots_reads_them_without_a_get(controller: MemoryController, nodes: list[Node]) -> None:
+    store = CountingStore()
+    dead, heir = Node(store, controller, 1), Node(store, controller, 2)
+    nodes += [dead, heir]
+    await dead.open(*STREAMS)
+    for slot in range(9):
+        await dead.write(1 + slot % 3, 2)
+    await dead.storage.abandon()
+    await recover(store, heir, dead, keep=heir.storage.keep)
+    await heir.open(*STREAMS, epoch=2)
+    walked = store.get_count
+    for stream_id in STREAMS:
+        assert await read_back(heir, stream_id) == list(range(6))
+    assert (walked, store.get_count) == (9, 9)
 
 
 async def test_what_lies_behind_a_hole_was_never_acknowledged(controller: MemoryController, nodes: list[Node]) -> None:

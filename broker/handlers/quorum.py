@@ -1,0 +1,70 @@
+"""DescribeQuorum: the controllers, as `kafka-metadata-quorum describe` and Admin clients ask a broker for them.
+
+A directory id of ours, 22 hexadecimal digits, goes out as a UUID with zeros behind. Must not know the rules of the quorum: its leader
+answers. Source: KIP-595, KIP-836 (times), KIP-853 (directories and addresses).
+"""
+
+import time
+from typing import Final
+from uuid import UUID
+
+from broker.dispatch import encode_response
+from broker.errors import ErrorCode, code_of
+from broker.ports import Node, RequestContext, Response
+from broker.wire import framing
+from broker.wire.gen import describe_quorum as wire
+from controller.errors import ControllerError
+from controller.rpc.messages import QuorumMember, QuorumStatus
+
+_TIMEOUT_S: Final = 5.0
+_TOPIC: Final = "__cluster_metadata"
+_LISTENER: Final = "CONTROLLER"
+
+
+async def handle_describe_quorum(node: Node, ctx: RequestContext) -> Response:
+    """The one partition that there is; whatever else was asked for does not exist."""
+    request = framing.decode_body(wire.decode_request, ctx.frame, ctx.body_offset, ctx.api_version)
+    try:
+        quorum = await node.client.describe_quorum(timeout_s=_TIMEOUT_S)
+    except (ControllerError, TimeoutError) as error:
+        return encode_response(ctx, wire.DescribeQuorumResponse(error_code=code_of(error), error_message=str(error)))
+    topics = [
+        wire.ResponseTopicData(
+            topic.topic_name, [_partition(quorum, topic.topic_name, asked.partition_index) for asked in topic.partitions]
+        )
+        for topic in request.topics
+    ]
+    nodes = [wire.Node(member.node_id, _listeners(member.address)) for member in quorum.members]
+    return encode_response(ctx, wire.DescribeQuorumResponse(error_message=None, topics=topics, nodes=nodes))
+
+
+def _partition(quorum: QuorumStatus, topic: str, index: int) -> wire.ResponsePartitionData:
+    if topic != _TOPIC or index != 0:
+        message = f"only partition 0 of {_TOPIC} has a quorum"
+        return wire.ResponsePartitionData(index, ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, message)
+    now_ms = time.time_ns() // 1_000_000
+    return wire.ResponsePartitionData(
+        partition_index=0,
+        error_message=None,
+        leader_id=quorum.leader_id,
+        leader_epoch=quorum.leader_epoch,
+        high_watermark=quorum.high_watermark,
+        current_voters=[_replica(quorum, member, now_ms) for member in quorum.members if member.is_voter],
+        observers=[_replica(quorum, member, now_ms) for member in quorum.members if not member.is_voter],
+    )
+
+
+def _replica(quorum: QuorumStatus, member: QuorumMember, now_ms: int) -> wire.ReplicaState:
+    is_leader = member.node_id == quorum.leader_id
+    return wire.ReplicaState(
+        replica_id=member.node_id,
+        replica_directory_id=UUID(f"{member.directory_id:0<32}"[:32]) if member.directory_id else None,
+        log_end_offset=member.log_end,
+        last_fetch_timestamp=-1 if is_leader else now_ms - member.last_fetch_ms,
+        last_caught_up_timestamp=-1 if member.last_caught_up_ms < 0 else now_ms - member.last_caught_up_ms,
+    )
+
+
+def _listeners(address: str) -> list[wire.Listener]:
+    host, _, port = address.rpartition(":")
+    return [wire.Listener(_LISTENER, host, int(port))] if port.isdecimal() else []

@@ -1,0 +1,91 @@
+"""When a leader with a slow disk hands over, and to whom. Pure.
+
+Every commit waits for the leader's own disk only if followers are slower still, but every promise of the leader does: beyond half a
+heartbeat its volume is what clients feel. Invariants: a follower gets leadership for its disk only if its own is at most half as slow as
+allowed; it must have been slow for a while (one long write proves nothing), and after a hand-over, or at the begin of a leadership, time
+passes before the next, so that two bad disks do not play ball. Must not look at a clock. Source: raft.md 5.3, "slow volume".
+"""
+
+from bisect import bisect_left, insort
+from collections import deque
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+SAMPLES_MAX = 256
+SAMPLES_MIN = 10
+"""Fewer writes say nothing of their slowest percent."""
+
+AGE_MS_MAX = 30_000
+SLOW_COUNT_MIN = 3
+"""That many writes, not one, have to be beyond the limit."""
+
+HOLD_ELECTIONS = 2
+PAUSE_ELECTIONS = 5
+COOL_DOWN_ELECTIONS = 30
+"""In election timeouts: how long it has to be slow, how long a new leader is left alone, and how long after a hand-over."""
+
+
+class FsyncWindow:
+    """How long the last writes took until they were durable."""
+
+    def __init__(self) -> None:
+        self._samples: deque[tuple[int, int]] = deque()
+        self._ordered: list[int] = []
+
+    def add(self, took_us: int, now_ms: int) -> None:
+        self._samples.append((now_ms, took_us))
+        insort(self._ordered, took_us)
+        while len(self._samples) > SAMPLES_MAX or self._samples[0][0] < now_ms - AGE_MS_MAX:
+            _, gone_us = self._samples.popleft()
+            del self._ordered[bisect_left(self._ordered, gone_us)]
+
+    @property
+    def p99_us(self) -> int:
+        """0: not known."""
+        count = len(self._ordered)
+        return self._ordered[-(-99 * count // 100) - 1] if count >= SAMPLES_MIN else 0
+
+    def is_beyond(self, limit_us: int) -> bool:
+        return self.p99_us > limit_us and self._ordered[-SLOW_COUNT_MIN] > limit_us
+
+
+@dataclass(frozen=True, slots=True)
+class Candidate:
+    """A voter that was heard within the election timeout."""
+
+    node_id: int
+    match: int
+    fsync_us: int
+
+
+class SlowVolume:
+    """One leader's rule, over all its leaderships."""
+
+    def __init__(self, limit_us: int, election_ms: int) -> None:
+        self._limit_us = limit_us
+        self._election_ms = election_ms
+        self._slow_since_ms: int | None = None
+        self._not_before_ms = 0
+
+    def gained(self, now_ms: int) -> None:
+        """Leadership begins."""
+        self._slow_since_ms = None
+        self._not_before_ms = max(self._not_before_ms, now_ms + PAUSE_ELECTIONS * self._election_ms)
+
+    def target(self, now_ms: int, own: FsyncWindow, candidates: Iterable[Candidate]) -> int | None:
+        """Who is to lead instead, now: of those with a good disk the one with the longest log."""
+        if not self._is_slow(now_ms, own) or now_ms < self._not_before_ms:
+            return None
+        good = [each for each in candidates if 0 < each.fsync_us <= self._limit_us // 2]
+        if not good:
+            return None
+        self._not_before_ms = now_ms + COOL_DOWN_ELECTIONS * self._election_ms
+        return max(good, key=lambda each: (each.match, -each.fsync_us, -each.node_id)).node_id
+
+    def _is_slow(self, now_ms: int, own: FsyncWindow) -> bool:
+        """Slow from the limit on, well again from half of it."""
+        if own.is_beyond(self._limit_us):
+            self._slow_since_ms = now_ms if self._slow_since_ms is None else self._slow_since_ms
+        elif own.p99_us <= self._limit_us // 2:
+            self._slow_since_ms = None
+        return self._slow_since_ms is not None and now_ms - self._slow_since_ms >= HOLD_ELECTIONS * self._election_ms

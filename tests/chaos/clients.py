@@ -1,0 +1,238 @@
+"""Clients that never stop: producers with and without idempotence, readers, a consumer group whose members come and go.
+
+Invariants: each runs in a thread of its own until it is told to end; whatever it sees goes into the record; an error that an application
+would have to handle is a violation, for deadlines are longer than any fault. A reader meets every offset, one after the other; a group
+delivers each at least once, and never moves past one.
+"""
+
+import threading
+import time
+from random import Random
+from typing import Any, Final
+
+from confluent_kafka import OFFSET_BEGINNING, Consumer, KafkaError, KafkaException, Producer, TopicPartition
+
+from tests.chaos.patience import Patience
+from tests.chaos.record import Record
+from tests.support.history import Part
+
+OUTSTANDING_COUNT_MAX: Final = 2_000
+DELIVERY_TIMEOUT_MS: Final = 300_000
+_PADDING: Final = b" " + b"." * 100
+_IMPATIENT: Final = {
+    "socket.timeout.ms": 5_000,
+    "retry.backoff.ms": 50,
+    "retry.backoff.max.ms": 500,
+    "reconnect.backoff.ms": 50,
+    "reconnect.backoff.max.ms": 1_000,
+    "topic.metadata.refresh.interval.ms": 5_000,
+    "log_level": 0,
+}
+_READING: Final = {
+    "fetch.wait.max.ms": 200,
+    "fetch.error.backoff.ms": 50,
+    "check.crcs": True,
+    "enable.auto.offset.store": False,
+    "enable.partition.eof": False,
+}
+
+
+class Client(threading.Thread):
+    def __init__(self, name: str, record: Record) -> None:
+        super().__init__(name=name, daemon=True)
+        self.record = record
+        self.ending = threading.Event()
+
+    def run(self) -> None:
+        try:
+            self.work()
+        except Exception as error:  # noqa: BLE001 - whatever ends a client is news
+            self.record.violate(f"{self.name} ended: {type(error).__name__}: {error}")
+
+    def work(self) -> None:
+        raise AssertionError("a client says what it does")
+
+    def end(self, patience: Patience) -> bool:
+        """True if it ended in time."""
+        self.ending.set()
+        while self.is_alive() and patience.lasts():
+            self.join(0.1)
+        return not self.is_alive()
+
+
+class SteadyProducer(Client):
+    """One record for each partition every `pause_s`. name: begins with "-" without idempotence."""
+
+    def __init__(self, bootstrap: str, parts: list[Part], record: Record, name: str, pause_s: float) -> None:
+        super().__init__(f"producer {name}", record)
+        self.label = name.encode()
+        self._parts = parts
+        self._pause_s = pause_s
+        self.sent: dict[Part, int] = dict.fromkeys(parts, 0)
+        self.settled_count = 0
+        self.failed: list[str] = []
+        self._producer = Producer(
+            {
+                **_IMPATIENT,
+                "bootstrap.servers": bootstrap,
+                "client.id": f"chaos{name}",
+                "enable.idempotence": not name.startswith("-"),
+                "acks": "all",
+                "linger.ms": 5,
+                "batch.num.messages": 50,
+                "request.timeout.ms": 4_000,
+                "message.timeout.ms": DELIVERY_TIMEOUT_MS,
+            }
+        )
+
+    @property
+    def outstanding_count(self) -> int:
+        return sum(self.sent.values()) - self.settled_count
+
+    def work(self) -> None:
+        due_at = self.record.now()
+        while not self.ending.is_set():
+            if self.record.now() >= due_at:
+                due_at = self.record.now() + self._pause_s
+                if self.outstanding_count < OUTSTANDING_COUNT_MAX:
+                    for part in self._parts:
+                        self._send(part)
+            self._producer.poll(max(due_at - self.record.now(), 0))
+        while self.outstanding_count:
+            self._producer.poll(0.2)
+
+    def _send(self, part: Part) -> None:
+        number = self.sent[part]
+        self.sent[part] = number + 1
+        identity = b"%b/%d/%d" % (self.label, part[1], number)
+        self.record.sent(part, identity)
+
+        def delivered(error: KafkaError | None, message: Any) -> None:
+            self.settled_count += 1
+            if error is not None:
+                self.failed.append(f"{part} number {number}: {error}")
+                self.record.violate(f"{self.name} is refused {identity!r}: {error}")
+            else:
+                self.record.acknowledged(part, self.label, number, message.offset())
+
+        self._producer.produce(part[0], identity + _PADDING, partition=part[1], on_delivery=delivered)
+
+
+class Reader(Client):
+    """Reads partitions from their beginning, without a group."""
+
+    def __init__(self, bootstrap: str, parts: list[Part], record: Record, name: str) -> None:
+        super().__init__(f"reader {name}", record)
+        self.positions: dict[Part, int] = dict.fromkeys(parts, 0)
+        settings = {**_IMPATIENT, **_READING, "bootstrap.servers": bootstrap, "group.id": "none", "enable.auto.commit": False}
+        self._consumer = Consumer({**settings, "auto.offset.reset": "error"})
+        self._consumer.assign([TopicPartition(*part, OFFSET_BEGINNING) for part in parts])
+
+    def work(self) -> None:
+        while not self.ending.is_set():
+            message = self._consumer.poll(0.2)
+            if message is None or is_passing(message.error()):
+                continue
+            if message.error() is not None:
+                self.record.violate(f"{self.name}: {message.error()}")
+                continue
+            part, offset, identity = seen(message)
+            if offset != self.positions[part]:
+                self.record.violate(f"{self.name} is given {part} offset {offset}, {self.positions[part]} was next")
+            self.positions[part] = offset + 1
+            self.record.read(self.name, part, offset, identity)
+        self._consumer.close()
+
+
+def seen(message: Any) -> tuple[Part, int, bytes]:
+    """Where a record lies, and its identity."""
+    return (message.topic(), message.partition()), message.offset(), message.value().partition(b" ")[0]
+
+
+def is_passing(error: KafkaError | None) -> bool:
+    """Trouble of a client with a broker, which it gets over by itself."""
+    passing = (KafkaError._MAX_POLL_EXCEEDED, KafkaError._TRANSPORT, KafkaError._ALL_BROKERS_DOWN, KafkaError._TIMED_OUT)
+    return error is not None and (error.retriable() or error.code() in passing or error.code() == KafkaError._RESOLVE)
+
+
+class GroupMembers(Client):
+    """Members of one group, by turns in this thread. Now and then one leaves and another joins."""
+
+    def __init__(self, bootstrap: str, topic: str, parts: list[Part], record: Record, rng: Random) -> None:
+        super().__init__("group", record)
+        self._servers = bootstrap
+        self._topic = topic
+        self._rng = rng
+        self.frontiers: dict[Part, int] = dict.fromkeys(parts, 0)
+        """Everything below was given to some member."""
+
+    def work(self) -> None:
+        members = [self._join(), self._join()]
+        turns = 0
+        while not self.ending.is_set():
+            turns += 1
+            for member in members:
+                self._poll(member)
+            if turns % 100 == 0 and self._rng.random() < 0.3:
+                members.pop(0).close()
+                members.append(self._join())
+        for member in members:
+            member.close()
+
+    def _join(self) -> Consumer:
+        consumer = Consumer(
+            {
+                **_IMPATIENT,
+                **_READING,
+                "bootstrap.servers": self._servers,
+                "group.id": "chaos",
+                "auto.offset.reset": "earliest",
+                "auto.commit.interval.ms": 1_000,
+                "session.timeout.ms": 6_000,
+                "heartbeat.interval.ms": 1_000,
+            }
+        )
+        consumer.subscribe([self._topic])
+        return consumer
+
+    def _poll(self, member: Consumer) -> None:
+        for message in member.consume(100, 0.1):
+            if is_passing(message.error()):
+                continue
+            if message.error() is not None:
+                self.record.violate(f"a member of the group: {message.error()}")
+                continue
+            part, offset, identity = seen(message)
+            if offset > self.frontiers[part]:
+                self.record.violate(f"the group is given {part} offset {offset}, {self.frontiers[part]} was never given to any member")
+            self.frontiers[part] = max(self.frontiers[part], offset + 1)
+            self.record.read("group", part, offset, identity)
+            try:
+                member.store_offsets(message)
+            except KafkaException as error:  # the partition was taken away between the poll and now
+                if error.args[0].code() != KafkaError._STATE:
+                    raise
+
+
+def end_offsets(bootstrap: str, parts: list[Part], timeout_s: float) -> dict[Part, tuple[int, int]]:
+    """(log start, high watermark) of each. Raises KafkaException after the timeout."""
+    consumer = Consumer({**_IMPATIENT, "bootstrap.servers": bootstrap, "group.id": "none"})
+    try:
+        return {part: consumer.get_watermark_offsets(TopicPartition(*part), timeout=timeout_s) for part in parts}
+    finally:
+        consumer.close()
+
+
+def read_all(bootstrap: str, ends: dict[Part, tuple[int, int]], record: Record, patience: Patience) -> None:
+    """Everything up to these high watermarks, with a reader of its own; what does not come is a violation."""
+    reader = Reader(bootstrap, list(ends), record, "at the end")
+    reader.positions = {part: start for part, (start, _) in ends.items()}
+    reader.start()
+    while any(reader.positions[part] < end for part, (_, end) in ends.items()) and patience.lasts(sum(reader.positions.values())):
+        time.sleep(0.1)
+    reader.end(Patience(10))
+    for part, (start, end) in ends.items():
+        if reader.positions[part] < end:
+            record.violate(f"{part}: read to {reader.positions[part]} of {end}, and no further")
+        else:
+            record.history.check_all_read(part, start, end)

@@ -1,0 +1,221 @@
+"""The network between the processes: a TCP proxy in front of each controller and broker, whose directions can be cut, slowed and reset.
+
+Invariants: each node has one address, that of its proxy, for everybody, so that redirects do not lead around the faults; who dialled is
+found out by the dialling port (Linux: /proc; elsewhere all are taken for clients), so that a fault hits one pair of nodes. What is cut
+stays in the sender's socket: no connection is seen to break, until the fault ends. A node that does not run refuses connections here too:
+brokers take that as proof. Must not look into what passes.
+"""
+
+import asyncio
+import os
+import socket
+import struct
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final
+
+from tests.chaos.schedule import CLIENTS, CONTROLLERS
+
+_PIECE_BYTES: Final = 64 * 1024
+_LOOKUP_PAUSE_S: Final = 0.02
+_LOOPBACK: Final = "0100007F"
+_RESET_ON_CLOSE: Final = struct.pack("ii", 1, 0)
+
+
+class Diallers:
+    """Which node dialled: looked up in /proc for all connections that wait for it at once, so that a storm costs no more than a few."""
+
+    def __init__(self, pids: Callable[[], dict[str, int | None]]) -> None:
+        self._pids = pids
+        self._waiting: dict[int, asyncio.Future[str]] = {}
+        self._task: asyncio.Task[None] | None = None
+
+    async def of(self, port: int) -> str:
+        """Whose end of a connection has this port of ours; CLIENTS: no node's."""
+        if sys.platform != "linux":
+            return CLIENTS
+        found = self._waiting.setdefault(port, asyncio.get_running_loop().create_future())
+        if self._task is None or self._task.done():
+            self._task = asyncio.ensure_future(self._look())
+        return await asyncio.shield(found)
+
+    async def _look(self) -> None:
+        while self._waiting:
+            waiting, self._waiting = self._waiting, {}
+            names = await asyncio.to_thread(_names_by_port, set(waiting), self._pids())
+            for port, found in waiting.items():
+                found.set_result(names.get(port, CLIENTS))
+            await asyncio.sleep(_LOOKUP_PAUSE_S)
+
+
+def _names_by_port(ports: set[int], pids: dict[str, int | None]) -> dict[int, str]:
+    wanted = {f"socket:[{inode}]": port for port, inode in _inodes(ports).items()}
+    found: dict[int, str] = {}
+    for name, pid in pids.items():
+        with suppress(OSError):
+            for entry in os.scandir(f"/proc/{pid}/fd"):
+                port = wanted.get(_link(entry))
+                if port is not None:
+                    found[port] = name
+    return found
+
+
+def _link(entry: os.DirEntry[str]) -> str:
+    try:
+        return os.readlink(entry.path)
+    except OSError:
+        return ""
+
+
+def _inodes(ports: set[int]) -> dict[int, str]:
+    found: dict[int, str] = {}
+    with suppress(OSError):
+        for line in Path("/proc/net/tcp").read_text().splitlines()[1:]:
+            fields = line.split(maxsplit=10)
+            host, _, port = fields[1].partition(":")
+            if host == _LOOPBACK and int(port, 16) in ports:
+                found[int(port, 16)] = fields[9]
+    return found
+
+
+@dataclass(eq=False, slots=True)
+class _Connection:
+    """dialled: by this node, to `to`."""
+
+    dialled: str
+    to: str
+    writers: tuple[asyncio.StreamWriter, asyncio.StreamWriter]
+
+    def reset(self) -> None:
+        for writer in self.writers:
+            reset(writer)
+
+
+def reset(writer: asyncio.StreamWriter) -> None:
+    """End it as a crashed machine's connections end: nothing that is under way arrives."""
+    with suppress(OSError):
+        writer.get_extra_info("socket").setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, _RESET_ON_CLOSE)
+    writer.transport.abort()
+
+
+class Network:
+    """All links. pids: of the nodes as they run now, by name."""
+
+    def __init__(self, pids: Callable[[], dict[str, int | None]]) -> None:
+        self._diallers = Diallers(pids)
+        self._cuts: list[tuple[str, str]] = []
+        self._delays_s: dict[str, float] = {}
+        self._changed = asyncio.Event()
+        self._connections: set[_Connection] = set()
+        self._tasks: set[asyncio.Task[None]] = set()
+        self._proxies: dict[str, Proxy] = {}
+
+    def add(self, name: str, port: int, target_port: int) -> None:
+        """A proxy at `port` in front of node `name`, which listens at `target_port` while it runs."""
+        self._proxies[name] = Proxy(self, name, port, target_port)
+
+    async def node_runs(self, name: str) -> None:
+        await self._proxies[name].open()
+
+    def node_ended(self, name: str) -> None:
+        self._proxies[name].close()
+
+    def cut(self, source: str, target: str) -> None:
+        """Nothing that source sends reaches target; a pair may be cut by several faults at once."""
+        self._cuts.append((source, target))
+
+    def heal(self, source: str, target: str, *, late: bool) -> None:
+        """late: what was held back goes on; else it is lost with its connections."""
+        self._cuts.remove((source, target))
+        if not late:
+            for connection in list(self._between(source, target)):
+                connection.reset()
+        self._tell()
+
+    def reset_node(self, name: str) -> None:
+        for connection in list(self._connections):
+            if name in (connection.dialled, connection.to):
+                connection.reset()
+
+    def slow(self, name: str, delay_ms: float) -> None:
+        """Every piece to and from this node takes so much longer; 0: no more."""
+        self._delays_s[name] = delay_ms / 1_000
+
+    async def close(self) -> None:
+        for proxy in self._proxies.values():
+            proxy.close()
+        for task in self._tasks:
+            task.cancel()
+        await asyncio.gather(*self._tasks, return_exceptions=True)
+
+    def _between(self, source: str, target: str) -> Iterator[_Connection]:
+        ends = {source, target}
+        return (connection for connection in self._connections if {connection.dialled, connection.to} == ends)
+
+    def _tell(self) -> None:
+        self._changed.set()
+        self._changed = asyncio.Event()
+
+    def connected(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter, name: str, target_port: int) -> None:
+        task = asyncio.ensure_future(self._relay(reader, writer, name, target_port))
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+        task.add_done_callback(lambda _: None if writer.is_closing() else writer.transport.abort())
+
+    async def _relay(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter, name: str, target_port: int) -> None:
+        try:
+            their_reader, their_writer = await asyncio.open_connection("127.0.0.1", target_port)
+        except OSError:
+            reset(writer)
+            return
+        connection: _Connection | None = None
+        try:
+            # Only controllers are dialled by nodes.
+            dialled = await self._diallers.of(writer.get_extra_info("peername")[1]) if name in CONTROLLERS else CLIENTS
+            connection = _Connection(dialled, name, (writer, their_writer))
+            self._connections.add(connection)
+            await asyncio.gather(self._pump(reader, their_writer, dialled, name), self._pump(their_reader, writer, name, dialled))
+        finally:
+            if connection is not None:
+                self._connections.discard(connection)
+            writer.close()
+            their_writer.close()
+
+    async def _pump(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter, source: str, target: str) -> None:
+        with suppress(OSError):
+            while data := await reader.read(_PIECE_BYTES):
+                if delay_s := self._delays_s.get(source, 0.0) + self._delays_s.get(target, 0.0):
+                    await asyncio.sleep(delay_s)
+                while (source, target) in self._cuts:
+                    await self._changed.wait()
+                writer.write(data)
+                await writer.drain()
+        while (source, target) in self._cuts:  # the end of a connection does not pass either
+            await self._changed.wait()
+        writer.close()
+
+
+class Proxy:
+    """One listening port, open while its node runs."""
+
+    def __init__(self, network: Network, name: str, port: int, target_port: int) -> None:
+        self._network = network
+        self._name = name
+        self._port = port
+        self._target_port = target_port
+        self._server: asyncio.Server | None = None
+
+    async def open(self) -> None:
+        if self._server is None:
+            self._server = await asyncio.start_server(self._connected, "127.0.0.1", self._port)
+
+    def close(self) -> None:
+        if self._server is not None:
+            self._server.close()
+            self._server = None
+
+    def _connected(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        self._network.connected(reader, writer, self._name, self._target_port)

@@ -1,0 +1,58 @@
+"""Somebody who moves partitions about all the time: reassignments, preferred elections, cancellations, over the Kafka protocol.
+
+Invariant: what is asked for follows from the seed; that a request fails while the cluster is in trouble is no violation, that a move which
+was accepted does not end is (checked at the end of the run).
+"""
+
+import asyncio
+from collections import Counter
+from random import Random
+
+from deploy.errors import KafkaFailed
+from deploy.reassign.admin import elect_preferred, ongoing, reassign
+from deploy.reassign.plan import Key
+from deploy.wire import WireClient
+from tests.support.history import Part
+
+
+class Mover:
+    def __init__(self, bootstrap: str, parts: list[Part], rng: Random) -> None:
+        self._addresses = bootstrap.split(",")
+        self._keys = [Key(*part) for part in parts]
+        self._rng = rng
+        self.done: Counter[str] = Counter()
+
+    async def run(self) -> None:
+        """Until it is cancelled."""
+        while True:
+            await asyncio.sleep(self._rng.uniform(1.0, 4.0))
+            what = self._rng.choices(("reassign", "elect", "cancel"), (7, 2, 1))[0]
+            wanted = {key: self._replicas() for key in self._rng.sample(self._keys, self._rng.randint(1, 3))}
+            self._rng.shuffle(self._addresses)
+            await asyncio.to_thread(self._ask, what, wanted)
+
+    def _replicas(self) -> tuple[int, ...]:
+        return tuple(self._rng.sample(range(3), self._rng.randint(1, 3)))
+
+    def _ask(self, what: str, wanted: dict[Key, tuple[int, ...]]) -> None:
+        try:
+            with WireClient(",".join(self._addresses)) as client:
+                if what == "reassign":
+                    self.done["moves asked for"] += len(wanted) - len(reassign(client, wanted))
+                elif what == "elect":
+                    self.done["leaders elected"] += len(elect_preferred(client, None)[0])
+                else:
+                    under_way = dict.fromkeys(ongoing(client))
+                    self.done["moves cancelled"] += len(under_way) - len(reassign(client, under_way)) if under_way else 0
+        except KafkaFailed:
+            self.done["requests that failed"] += 1
+
+
+async def still_moving(bootstrap: str) -> list[str]:
+    """Partitions with a move under way. Raises KafkaFailed."""
+
+    def ask() -> list[str]:
+        with WireClient(bootstrap) as client:
+            return [str(key) for key in ongoing(client)]
+
+    return await asyncio.to_thread(ask)

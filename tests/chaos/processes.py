@@ -1,0 +1,228 @@
+"""The processes of the cluster, started with the commands of `penstock dev`, with the chaos between them.
+
+Invariants: an address is that of a proxy (`links.py`, `store_proxy.py`), for clients and for nodes; a process that ends is started again,
+unless a fault keeps it down; every end is recorded, and one that nobody caused is told as a defect. All die with this process
+(`deploy.lifeline`, so they are started from the main thread only). Logs go to a file for each start. Signals go to pids, never to names.
+"""
+
+import asyncio
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Callable
+from contextlib import suppress
+from dataclasses import dataclass, field
+from pathlib import Path
+from random import Random
+from typing import Final, Self
+
+from controller.rpc.client import ControllerClient
+from deploy import lifeline
+from deploy.cluster.moto_store import listen
+from deploy.cluster.ping import is_serving
+from deploy.cluster.plan import CLUSTER_ID, ClusterOptions, Ports, ProcessPlan, plan_cluster, quorum_peers
+from deploy.cluster.ports import find_ports
+from tests.chaos.links import Network
+from tests.chaos.patience import Patience
+from tests.chaos.store_proxy import StoreProxy
+
+READ_GRACE_MS: Final = 3_000
+"""Short, so that a run lasts long enough to see what nothing refers to deleted."""
+
+START_TIMEOUT_S: Final = 180.0
+"""On a machine that has much else to do, too; nothing is judged by it."""
+FENCED: Final = 3
+"""Exit code of a broker that lost its registration: part of its duties after a pause or a cut."""
+
+_RESTART_S: Final = 0.2
+_LOOK_S: Final = 0.1
+
+
+@dataclass(eq=False, slots=True)
+class Node:
+    """held_down: by a fault; caused: its next end is a fault's doing. port: where it listens itself, behind its proxy."""
+
+    plan: ProcessPlan
+    port: int
+    process: subprocess.Popen[bytes] | None = None
+    held_down: bool = False
+    caused: bool = False
+    starts: int = 0
+    ended_by_itself: list[str] = field(default_factory=list)
+
+    @property
+    def name(self) -> str:
+        return self.plan.name
+
+    @property
+    def pid(self) -> int | None:
+        return None if self.process is None else self.process.pid
+
+
+class Processes:
+    """`async with Processes(directory, seed, defect) as processes`. defect: told of every end that no fault explains.
+
+    planted: name of a bug of `tests.sim.mutants` that all nodes get, to see whether it is found.
+    """
+
+    def __init__(self, directory: Path, seed: int, defect: Callable[[str], None], planted: str = "") -> None:
+        self.directory = directory
+        self._environment = os.environ | {lifeline.PARENT_VARIABLE: str(os.getpid())} | _planting(directory, planted)
+        self._defect = defect
+        options = ClusterOptions(brokers=3, controllers=3, log_level="info")
+        found = find_ports(ClusterOptions(brokers=6, controllers=6, port=0), Random())
+        plan = plan_cluster(options, Ports(found.brokers[:3], found.controllers[:3], found.store), str(directory / "controllers"))
+        self.bootstrap = plan.bootstrap
+        self.controllers = plan.controller.split(",")
+        self.store_url = plan.store_url
+        """Without faults, for whoever looks at the bucket; nodes get one of their own."""
+        own = {"store": (found.store,), "controller": found.controllers[3:], "broker": found.brokers[3:]}
+        self.nodes = {process.name: Node(process, own[process.role][process.node_id or 0]) for process in plan.processes}
+        self.network = Network(self._pids)
+        self.store = StoreProxy(found.store, Random(f"store/{seed}"))
+        self._store_port = found.store
+        self._store_ports: dict[str, int] = {}
+        self._tasks: list[asyncio.Task[None]] = []
+
+    async def __aenter__(self) -> Self:
+        for node in self.nodes.values():
+            if node.plan.role != "store":
+                self.network.add(node.name, node.plan.port, node.port)
+                self._store_ports[node.name] = await self.store.open(node.name)
+        for node in self.nodes.values():
+            await self.start(node)
+        self._tasks = [asyncio.ensure_future(self._keep(node)) for node in self.nodes.values()]
+        try:
+            await self.until_serving()
+        except BaseException:
+            await self._stop()
+            raise
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        await self._stop()
+
+    def node(self, name: str) -> Node:
+        return self.nodes[name]
+
+    def brokers(self) -> list[Node]:
+        return [node for node in self.nodes.values() if node.plan.role == "broker"]
+
+    async def start(self, node: Node) -> None:
+        """In the main thread: its death would else be that of its children (see `deploy.lifeline`)."""
+        node.starts += 1
+        log = self.directory / f"{node.name.replace(' ', '-')}.{node.starts}.log"
+        inherited = listen(node.port) if node.plan.role == "store" else None
+        with log.open("wb") as output:
+            node.process = subprocess.Popen(  # noqa: ASYNC220 - see above
+                (sys.executable, "-P", *node.plan.arguments, *self._overrides(node, inherited.fileno() if inherited else -1)),
+                stdin=subprocess.DEVNULL,
+                stdout=output,
+                stderr=subprocess.STDOUT,
+                env=self._environment,
+                pass_fds=(inherited.fileno(),) if inherited else (),
+                process_group=0,
+            )
+        if inherited is not None:
+            inherited.close()
+        else:
+            await self.network.node_runs(node.name)
+
+    def signal(self, node: Node, number: signal.Signals) -> None:
+        """Whatever this ends was ended on purpose. A paused process that shall die goes by SIGKILL."""
+        if node.process is not None and node.process.poll() is None:
+            node.caused = node.caused or number in (signal.SIGKILL, signal.SIGTERM)
+            node.process.send_signal(number)
+
+    async def until_gone(self, node: Node, timeout_s: float) -> bool:
+        process = node.process
+        patience = Patience(timeout_s)
+        while process is not None and process.poll() is None and patience.lasts():  # noqa: ASYNC110
+            await asyncio.sleep(_LOOK_S)
+        return process is None or process.poll() is not None
+
+    async def until_serving(self) -> None:
+        """All of them. Raises TimeoutError, which says who does not."""
+        patience = Patience(START_TIMEOUT_S)
+        while missing := [node.name for node in self.brokers() if not await is_serving("127.0.0.1", node.port)]:
+            if not patience.lasts():
+                raise TimeoutError(f"{', '.join(missing)}: no answer within {START_TIMEOUT_S:.0f} s")
+            await asyncio.sleep(0.1)
+
+    async def leading_controller(self) -> str:
+        """Name of the controller that says that it leads, or some name while none does."""
+        for _ in range(20):
+            for node in self.nodes.values():
+                if node.plan.role == "controller" and await _leads(node.port):
+                    return node.name
+            await asyncio.sleep(0.1)
+        return "controller 0"
+
+    def _pids(self) -> dict[str, int | None]:
+        return {node.name: node.pid for node in self.nodes.values()}
+
+    async def _keep(self, node: Node) -> None:
+        """Start it again whenever it ended."""
+        while True:
+            await asyncio.sleep(_LOOK_S)
+            if node.process is None or (code := node.process.poll()) is None:
+                continue
+            pid, node.process = node.process.pid, None
+            if node.plan.role != "store":
+                self.network.node_ended(node.name)
+            if not node.caused:
+                node.ended_by_itself.append(f"{node.name} (pid {pid}, start {node.starts}) ended with {code}")
+                if node.plan.role != "broker" or code != FENCED:
+                    self._defect(node.ended_by_itself[-1])
+            node.caused = False
+            while node.held_down:  # noqa: ASYNC110
+                await asyncio.sleep(_LOOK_S)
+            await asyncio.sleep(_RESTART_S)
+            await self.start(node)
+
+    def _overrides(self, node: Node, store_fd: int) -> tuple[str, ...]:
+        """A flag that is given twice counts last."""
+        if node.plan.role == "store":
+            return ("--fd", str(store_fd))
+        store = ("--store", self.store_url.replace(str(self._store_port), str(self._store_ports[node.name])))
+        if node.plan.role == "broker":
+            advertised = ("--advertised-host", "127.0.0.1", "--advertised-port", str(node.plan.port))
+            return (*store, "--listen-port", str(node.port), *advertised, "--offsets-topic-num-partitions", "3")
+        return (
+            *store,
+            *("--port", str(node.port)),
+            *("--cluster-id", CLUSTER_ID, "--peers", ",".join(quorum_peers(self.controllers))),
+            *("--read-grace-ms", str(READ_GRACE_MS), "--janitor-interval-ms", "1000"),
+        )
+
+    async def _stop(self) -> None:
+        """SIGKILL: what is left has been looked at."""
+        for task in self._tasks:
+            task.cancel()
+        await asyncio.gather(*self._tasks, return_exceptions=True)
+        for node in self.nodes.values():
+            if node.process is not None:
+                with suppress(ProcessLookupError):
+                    node.process.kill()
+                node.process.wait()
+        await self.network.close()
+        await self.store.close()
+
+
+def _planting(directory: Path, name: str) -> dict[str, str]:
+    """What to add to the environment: Python itself runs the module with this name at its start."""
+    if not name:
+        return {}
+    (directory / "sitecustomize.py").write_text(f"from tests.sim.mutants import planted\n\nbug = planted({name!r})\nbug.__enter__()\n")
+    return {"PYTHONPATH": os.pathsep.join((str(directory), os.environ.get("PYTHONPATH", str(Path.cwd()))))}
+
+
+async def _leads(port: int) -> bool:
+    client = ControllerClient([f"127.0.0.1:{port}"])
+    try:
+        return (await client.describe(timeout_s=0.5)).active
+    except (TimeoutError, OSError):
+        return False
+    finally:
+        await client.close()

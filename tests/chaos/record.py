@@ -1,0 +1,83 @@
+"""What happened in a run, from all threads: into the history that is checked, and line by line into a file for whoever looks for a cause.
+
+Invariants: the first violation is kept with its time, later ones are counted too; nothing is thrown into a client's thread.
+"""
+
+import threading
+import time
+from collections import Counter
+from pathlib import Path
+from typing import Final
+
+from tests.support.history import History, Part
+
+_VIOLATIONS_KEPT_MAX: Final = 50
+
+
+class Record:
+    """began_at: of time.monotonic(). All times told are seconds since then."""
+
+    def __init__(self, path: Path) -> None:
+        self.began_at = time.monotonic()
+        self.violations: list[str] = []
+        self.history = History(self.violate)
+        self._lock = threading.RLock()
+        self._file = path.open("w")
+        self._last_ack_at: dict[Part, float] = {}
+        self._longest: dict[Part, tuple[float, float]] = {}
+        self._acked_number: dict[tuple[bytes, Part], int] = {}
+        self.faults: Counter[str] = Counter()
+
+    def now(self) -> float:
+        return time.monotonic() - self.began_at
+
+    def violate(self, what: str) -> None:
+        with self._lock:
+            self.tell(f"VIOLATION {what}", now=True)
+            if len(self.violations) < _VIOLATIONS_KEPT_MAX:
+                self.violations.append(f"{self.now():.2f} s: {what}")
+
+    def tell(self, line: str, *, now: bool = False) -> None:
+        """Into the file alone. now: not only when some thousand bytes have come together."""
+        with self._lock:
+            if not self._file.closed:
+                self._file.write(f"{self.now():.3f} {line}\n")
+                if now:
+                    self._file.flush()
+
+    def sent(self, part: Part, identity: bytes) -> None:
+        with self._lock:
+            self.history.sent(part, (identity,))
+
+    def acknowledged(self, part: Part, producer: bytes, number: int, offset: int) -> None:
+        with self._lock:
+            now = self.now()
+            before = self._last_ack_at.get(part, now)
+            self._last_ack_at[part] = now
+            if now - before > self._longest.get(part, (0.0, 0.0))[0]:
+                self._longest[part] = (now - before, before)
+            key = (producer, part)
+            self._acked_number[key] = max(number, self._acked_number.get(key, -1))
+            identity = b"%b/%d/%d" % (producer, part[1], number)
+            self.tell(f"ack {part[0]}-{part[1]} {offset} {identity.decode()}")
+            self.history.acknowledged(part, offset, identity)
+
+    def acked_number(self, part: Part, producer: bytes) -> int:
+        """The highest number that is acknowledged; -1: none."""
+        with self._lock:
+            return self._acked_number.get((producer, part), -1)
+
+    def read(self, reader: str, part: Part, offset: int, identity: bytes) -> None:
+        with self._lock:
+            self.tell(f"read by {reader} {part[0]}-{part[1]} {offset} {identity.decode(errors='replace')}")
+            self.history.read(part, offset, identity)
+
+    def longest_gap(self) -> tuple[float, float, Part | None]:
+        """(seconds, when it began, where) of the longest time in which a partition acknowledged nothing."""
+        with self._lock:
+            found = max(((*gap, part) for part, gap in self._longest.items()), default=None)
+            return found or (0.0, 0.0, None)
+
+    def close(self) -> None:
+        with self._lock:
+            self._file.close()

@@ -1,0 +1,145 @@
+"""What is looked at when the faults are over: metadata, bucket, leaders and logs against each other and against the history.
+
+Invariants: looks at the cluster as any client and observer can, past the faults; what may take a while (moves, deletes) has a deadline,
+what may never be is a violation at once.
+"""
+
+import asyncio
+import re
+import time
+from collections.abc import Awaitable, Callable
+from pathlib import Path
+from typing import Final
+
+from confluent_kafka import KafkaException
+from confluent_kafka.admin import AdminClient
+
+from controller.metadata.errors import InvariantBroken
+from controller.metadata.image import MetadataImage
+from controller.metadata.objects import ObjectPhase, ObjectState
+from controller.rpc.client import ControllerClient
+from controller.rpc.follower import MetadataFollower
+from deploy.errors import KafkaFailed
+from objectstore.errors import ObjectStoreError
+from objectstore.ports import ObjectStore
+from objectstore.url import open_store
+from stream.keys import parse_wal_key
+from tests.chaos.moves import still_moving
+from tests.chaos.patience import Patience
+from tests.chaos.processes import READ_GRACE_MS, Processes
+from tests.chaos.record import Record
+from tests.support.history import Part, missing_objects, orphaned_objects
+
+ORPHAN_DEADLINE_S: Final = 60.0
+MOVES_DEADLINE_S: Final = 45.0
+LEADERS_DEADLINE_S: Final = 30.0
+_DELETE_MS: Final = 30_000
+"""What the janitor may need for an object whose grace is over."""
+
+_TROUBLE: Final = re.compile(r'Traceback|"exception":|"level": ?"critical"|was never retrieved')
+
+
+async def check_end(processes: Processes, record: Record, parts: list[Part]) -> None:
+    await until(lambda: _moves(processes), MOVES_DEADLINE_S, record)
+    await until(lambda: _leaders(processes, parts), LEADERS_DEADLINE_S, record)
+    store = open_store(processes.store_url)
+    client = ControllerClient(processes.controllers)
+    follower = MetadataFollower(client)
+    try:
+        await follower.start(30)
+        await until(lambda: _bucket(follower, store, record), ORPHAN_DEADLINE_S, record)
+    except TimeoutError as error:
+        record.violate(f"no controller tells the metadata: {error}")
+    finally:
+        await follower.stop()
+        await client.close()
+        await store.close()
+
+
+async def until(problem: Callable[[], Awaitable[str]], timeout_s: float, record: Record) -> None:
+    """Until there is none, or it is a violation."""
+    patience = Patience(timeout_s)
+    while text := await problem():
+        if not patience.lasts(text):
+            record.violate(f"{timeout_s:.0f} s after the last fault: {text}"[:1500])
+            return
+        await asyncio.sleep(0.3)
+
+
+async def _moves(processes: Processes) -> str:
+    try:
+        moving = await still_moving(processes.bootstrap)
+    except KafkaFailed as error:
+        return str(error)
+    return f"still moving: {', '.join(moving)}" if moving else ""
+
+
+async def _leaders(processes: Processes, parts: list[Part]) -> str:
+    """Every broker names the same leader for each partition, and it is one that is there."""
+    answers = [await asyncio.to_thread(_leaders_by, f"127.0.0.1:{node.plan.port}", parts) for node in processes.brokers()]
+    for part in parts:
+        leaders = {answer.get(part, -1) for answer in answers}
+        if len(leaders) != 1 or not leaders <= {0, 1, 2}:
+            return f"brokers name leaders {sorted(leaders)} of {part}"
+    return ""
+
+
+def _leaders_by(address: str, parts: list[Part]) -> dict[Part, int]:
+    admin = AdminClient({"bootstrap.servers": address, "log_level": 0})
+    try:
+        topics = admin.list_topics(timeout=5).topics
+    except KafkaException:
+        return {}
+    return {(name, index): topics[name].partitions[index].leader for name, index in parts if name in topics}
+
+
+async def _bucket(follower: MetadataFollower, store: ObjectStore, record: Record) -> str:
+    """The bucket against the metadata of before and after the LIST."""
+    try:
+        before = _missing_from(follower.image, set())
+        keys = {info.key async for info in store.list("")}
+        follower.image.check_invariants()
+    except (ObjectStoreError, InvariantBroken) as error:
+        return f"{type(error).__name__}: {error}"
+    image = follower.image
+    for missing in sorted(before & _missing_from(image, set()) & _missing_from(image, keys)):
+        record.violate(missing)
+    orphans = _orphans(image, keys)
+    return f"{len(orphans)} objects are left over: {'; '.join(orphans[:5])}" if orphans else ""
+
+
+def _missing_from(image: MetadataImage, keys: set[str]) -> set[str]:
+    return set(missing_objects(image, keys.__contains__))
+
+
+def _orphans(image: MetadataImage, keys: set[str]) -> list[str]:
+    """Data objects without references, and slots of WALs that ended which nothing names; but none that has time left."""
+    now_ms = time.time_ns() // 1_000_000
+    due = {state.key for state in image.objects if not _has_time_left(state, now_ms)}
+    unknown = {key for key in keys if image.objects.in_place(key) is None and parse_wal_key(key) is not None}
+    found = [text for text in orphaned_objects(image, sorted(keys)) if text.partition(" ")[0] in due or text.endswith(" None")]
+    for key in sorted(keys & (due | unknown)):
+        slot = parse_wal_key(key)
+        wal = image.nodes.wal(slot.writer) if slot is not None else None
+        if slot is None or wal is None or wal.end is None:
+            continue
+        state = image.objects.in_place(key)
+        if slot.sequence < wal.end and (state is None or not state.refs):
+            found.append(f"{key} of a WAL that ended at {wal.end}")
+    return found
+
+
+def _has_time_left(state: ObjectState, now_ms: int) -> bool:
+    """It is being written, or its read grace is not long over."""
+    until_ms = state.since_ms + (0 if state.phase == ObjectPhase.PREPARED else READ_GRACE_MS + _DELETE_MS)
+    return now_ms < until_ms
+
+
+def trouble_in_logs(directory: Path) -> list[str]:
+    """Lines that a program writes only about its own defects."""
+    return [
+        f"{path.name}: {line.strip()[:300]}"
+        for path in sorted((*directory.glob("broker-*.log"), *directory.glob("controller-*.log")))
+        for line in path.read_text(errors="replace").splitlines()
+        if _TROUBLE.search(line)
+    ]

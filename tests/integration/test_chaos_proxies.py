@@ -1,0 +1,178 @@
+"""The faults of `make chaos` are what they say: a chaos that does nothing would find nothing."""
+
+import asyncio
+from collections.abc import AsyncIterator, Callable
+from random import Random
+
+import pytest
+from support.cluster import until
+
+from tests.chaos.links import Network
+from tests.chaos.schedule import ALL, CLIENTS, Fault, Kind
+from tests.chaos.store_proxy import StoreProxy
+
+NODE = "broker 0"
+PUT = b"PUT /b/k HTTP/1.1\r\nContent-Length: 5\r\n\r\nhello"
+OK = b"HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\nok"
+
+
+class Server:
+    """Keeps what it gets, and says what it is told to say."""
+
+    def __init__(self, answer: Callable[[bytes], bytes] = lambda _: b"") -> None:
+        self.received = b""
+        self.writer: asyncio.StreamWriter | None = None
+        self._answer = answer
+
+    async def start(self) -> int:
+        self._server = await asyncio.start_server(self._serve, "127.0.0.1", 0)
+        return int(self._server.sockets[0].getsockname()[1])
+
+    async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        self.writer = writer
+        try:
+            while data := await reader.read(4096):
+                self.received += data
+                writer.write(self._answer(self.received))
+        except OSError:
+            pass
+        finally:
+            writer.close()
+
+    def stop(self) -> None:
+        self._server.close()
+        if self.writer is not None:
+            self.writer.close()
+
+
+def free_port() -> int:
+    import socket
+
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return int(probe.getsockname()[1])
+
+
+class Linked:
+    """One client connected to one node through its proxy."""
+
+    def __init__(self) -> None:
+        self.server = Server()
+        self.network = Network(lambda: {NODE: None})
+        self.port = free_port()
+
+    async def start(self) -> None:
+        self.network.add(NODE, self.port, await self.server.start())
+        await self.network.node_runs(NODE)
+        self.reader, self.writer = await asyncio.open_connection("127.0.0.1", self.port)
+        self.writer.write(b"first")
+        await until(lambda: self.server.received == b"first")
+
+
+@pytest.fixture
+async def linked() -> AsyncIterator[Linked]:
+    linked = Linked()
+    await linked.start()
+    yield linked
+    linked.writer.close()
+    linked.server.stop()
+    await linked.network.close()
+
+
+async def test_a_cut_goes_one_way_and_what_it_held_back_arrives_late(linked: Linked) -> None:
+    linked.network.cut(CLIENTS, NODE)
+    linked.writer.write(b" second")
+    assert linked.server.writer is not None
+    linked.server.writer.write(b"down")
+    assert await linked.reader.readexactly(4) == b"down"
+    assert linked.server.received == b"first"
+    linked.network.heal(CLIENTS, NODE, late=True)
+    await until(lambda: linked.server.received == b"first second")
+
+
+async def test_what_a_cut_held_back_is_lost_with_its_connection(linked: Linked) -> None:
+    linked.network.cut(CLIENTS, NODE)
+    linked.writer.write(b" second")
+    linked.network.heal(CLIENTS, NODE, late=False)
+    with pytest.raises(ConnectionResetError):
+        await linked.reader.readexactly(1)
+    assert linked.server.received == b"first"
+
+
+async def test_a_node_that_does_not_run_refuses(linked: Linked) -> None:
+    linked.network.node_ended(NODE)
+    with pytest.raises(ConnectionRefusedError):
+        await asyncio.open_connection("127.0.0.1", linked.port)
+
+
+def fault(kind: Kind, *, late: bool = False) -> Fault:
+    return Fault(kind, (ALL,), 0, 1, late=late)
+
+
+async def asked(port: int) -> bytes:
+    """What comes back for one PUT, to the end of the answer or of the connection."""
+    reader, writer = await asyncio.open_connection("127.0.0.1", port)
+    writer.write(PUT)
+    answer = b""
+    try:
+        while not answer.endswith((b"ok", b"</Error>")) and (data := await reader.read(4096)):
+            answer += data
+    except ConnectionResetError:
+        pass
+    writer.close()
+    return answer
+
+
+@pytest.fixture
+async def store() -> AsyncIterator[tuple[StoreProxy, Server, int]]:
+    server = Server(lambda received: OK if received.endswith(b"hello") else b"")
+    proxy = StoreProxy(await server.start(), Random(1))
+    yield proxy, server, await proxy.open(NODE)
+    await proxy.close()
+    server.stop()
+
+
+@pytest.mark.parametrize(
+    ("kind", "answer", "arrives"),
+    [
+        (Kind.STORE_LATENCY, OK, PUT),
+        (Kind.STORE_SLOW_DOWN, b"HTTP/1.1 503 Slow Down", b""),
+        (Kind.STORE_LOSE_ANSWER, b"", PUT),
+        (Kind.STORE_CUT_ANSWER, OK[:-1], PUT),
+        (Kind.STORE_CUT_REQUEST, b"", PUT[:-1]),
+    ],
+)
+async def test_the_store_fails_as_told(store: tuple[StoreProxy, Server, int], kind: Kind, answer: bytes, arrives: bytes) -> None:
+    proxy, server, port = store
+    proxy.begin(fault(kind))
+    told = await asked(port)
+    if kind is Kind.STORE_CUT_ANSWER:
+        assert answer.startswith(told)
+    else:
+        assert told.startswith(answer)
+        assert bool(told) == bool(answer)
+    if kind is Kind.STORE_CUT_REQUEST:
+        assert arrives.startswith(server.received)
+    else:
+        assert server.received == arrives
+    assert proxy.hit_count == 1
+
+
+async def test_a_request_in_a_black_hole_arrives_when_its_sender_is_gone(store: tuple[StoreProxy, Server, int]) -> None:
+    proxy, server, port = store
+    hole = fault(Kind.STORE_HOLE, late=True)
+    proxy.begin(hole)
+    _, writer = await asyncio.open_connection("127.0.0.1", port)
+    writer.write(PUT)
+    await until(lambda: proxy.hit_count == 1)
+    writer.close()
+    await writer.wait_closed()
+    assert server.received == b""
+    proxy.end(hole)
+    await until(lambda: server.received == PUT)
+
+
+async def test_a_fault_of_one_process_spares_the_others(store: tuple[StoreProxy, Server, int]) -> None:
+    proxy, _, port = store
+    proxy.begin(Fault(Kind.STORE_SLOW_DOWN, ("broker 1",), 0, 1))
+    assert await asked(port) == OK

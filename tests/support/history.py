@@ -1,0 +1,93 @@
+"""What clients sent, were told and read, and what must hold between these whatever happened to the cluster. Pure.
+
+Checked at once: an offset is one record for ever; a record of an idempotent producer has one offset; nothing is there that nobody sent.
+Checked at the end: everything acknowledged can be read, offsets are contiguous, an idempotent producer's records lie in their order.
+A record names itself: its value begins with its identity and a space; those of producers without idempotence begin with "-".
+Shared by the simulator (`tests/sim`), where brokers tell, and by the chaos of processes (`tests/chaos`), where clients do.
+"""
+
+from collections.abc import Callable, Iterable
+
+from controller.metadata.image import MetadataImage
+from controller.metadata.objects import ObjectPhase
+from stream.keys import parse_data_key
+
+Part = tuple[str, int]
+"""Topic name and partition."""
+
+
+class History:
+    def __init__(self, fail: Callable[[str], None]) -> None:
+        self._fail = fail
+        self._sent: dict[bytes, Part] = {}
+        self._at: dict[Part, dict[int, bytes]] = {}
+        self._where: dict[bytes, int] = {}
+        self._acked: dict[Part, dict[bytes, int]] = {}
+        self.acked_count = 0
+        self.read_count = 0
+
+    def sent(self, part: Part, identities: Iterable[bytes]) -> None:
+        for identity in identities:
+            self._sent[identity] = part
+
+    def acknowledged(self, part: Part, offset: int, identity: bytes) -> None:
+        """The record is safe. offset -1: the broker knew it from before and did not say where it lies."""
+        if offset >= 0:
+            self._place(part, offset, identity)
+        self._acked.setdefault(part, {})[identity] = offset
+        self.acked_count += 1
+
+    def read(self, part: Part, offset: int, identity: bytes) -> None:
+        self._place(part, offset, identity)
+        self.read_count += 1
+
+    def _place(self, part: Part, offset: int, identity: bytes) -> None:
+        if self._sent.get(identity) != part:
+            self._fail(f"{part} offset {offset} holds {identity!r}, which nobody sent there")
+        known = self._at.setdefault(part, {}).setdefault(offset, identity)
+        if known != identity:
+            self._fail(f"{part} offset {offset} is {known!r} and {identity!r}")
+        if not identity.startswith(b"-") and self._where.setdefault(identity, offset) != offset:
+            self._fail(f"{part}: {identity!r} lies at {self._where[identity]} and at {offset}")
+
+    def check_all_read(self, part: Part, log_start: int, high_watermark: int) -> None:
+        """Everything of this partition was just read from its start to its end."""
+        at = self._at.get(part, {})
+        for offset in range(log_start, high_watermark):
+            if offset not in at:
+                self._fail(f"{part}: offset {offset} of [{log_start}, {high_watermark}) can not be read")
+        for identity, offset in self._acked.get(part, {}).items():
+            if offset >= high_watermark:
+                self._fail(f"{part}: {identity!r} was acknowledged at {offset}, the log ends at {high_watermark}")
+            elif offset < 0 and not identity.startswith(b"-") and identity not in self._where:
+                self._fail(f"{part}: {identity!r} was acknowledged and is nowhere")
+
+    def check_order(self, part: Part, producer: bytes) -> None:
+        """The records of an idempotent producer lie as it sent them. Their identities end with "/" and their number."""
+        last = -1
+        for offset, identity in sorted(self._at.get(part, {}).items()):
+            if identity.startswith(producer + b"/"):
+                number = int(identity.rpartition(b"/")[2])
+                if number <= last:
+                    self._fail(f"{part}: {identity!r} at offset {offset} lies behind number {last}")
+                last = number
+
+
+def missing_objects(image: MetadataImage, is_there: Callable[[str], bool]) -> list[str]:
+    """What the metadata refers to and the bucket does not hold."""
+    return [
+        f"{state.key} is referred to {state.refs} times and does not exist"
+        for state in image.objects
+        if state.phase == ObjectPhase.COMMITTED and state.refs and not is_there(state.key)
+    ]
+
+
+def orphaned_objects(image: MetadataImage, keys: Iterable[str]) -> list[str]:
+    """Data objects in the bucket that nothing refers to."""
+    found: list[str] = []
+    for key in keys:
+        object_id = parse_data_key(key)
+        state = image.objects.get(object_id) if object_id is not None else None
+        if object_id is not None and (state is None or not state.refs):
+            found.append(f"{key} {state}")
+    return found

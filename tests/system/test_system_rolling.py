@@ -1,0 +1,122 @@
+"""Brokers that leave in order under load: no produce fails, nothing is lost or doubled, readers notice nothing but the address.
+
+An idempotent producer, one without idempotence and a reader run all the time; their history is checked as that of the simulator is.
+"""
+
+import asyncio
+import signal
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+from support.dev_cluster import asked, penstock
+
+from deploy.cluster.handle import LocalCluster
+from deploy.cluster.state import ProcessState
+from tests.chaos.clients import Client, Reader, SteadyProducer, end_offsets, read_all
+from tests.chaos.patience import Patience
+from tests.chaos.record import Record
+from tests.support.history import Part
+
+pytestmark = [pytest.mark.system, pytest.mark.timeout(180)]
+
+PARTS: list[Part] = [("t", index) for index in range(6)]
+END_TIMEOUT_S = 60.0
+
+
+class Load:
+    """The clients and what they saw."""
+
+    def __init__(self, cluster: LocalCluster, path: Path) -> None:
+        self.record = Record(path)
+        self.producers = [SteadyProducer(cluster.bootstrap, PARTS, self.record, name, 0.03) for name in ("0", "-1")]
+        self.reader = Reader(cluster.bootstrap, PARTS, self.record, "all the time")
+        self._bootstrap = cluster.bootstrap
+
+    @property
+    def clients(self) -> list[Client]:
+        return [*self.producers, self.reader]
+
+    async def more(self) -> None:
+        """Every partition takes what is sent from now on, from both producers."""
+        wanted = [(part, producer, producer.sent[part]) for producer in self.producers for part in PARTS]
+        async with asyncio.timeout(END_TIMEOUT_S):
+            while any(self.record.acked_number(part, producer.label) < number for part, producer, number in wanted):
+                assert not self.record.violations
+                await asyncio.sleep(0.02)
+
+    def check(self) -> None:
+        """Everything that was sent is acknowledged and can be read, once if its producer is idempotent."""
+        for producer in self.producers:
+            assert producer.end(Patience(END_TIMEOUT_S)), f"{producer.outstanding_count} records were neither acknowledged nor refused"
+        assert self.reader.end(Patience(END_TIMEOUT_S))
+        ends = end_offsets(self._bootstrap, PARTS, END_TIMEOUT_S)
+        read_all(self._bootstrap, ends, self.record, Patience(END_TIMEOUT_S))
+        for part in PARTS:
+            self.record.history.check_order(part, b"0")
+        assert self.record.violations == []
+        assert self.record.history.acked_count == sum(sum(producer.sent.values()) for producer in self.producers)
+
+
+@contextmanager
+def loaded(cluster: LocalCluster, directory: Path) -> Iterator[Load]:
+    load = Load(cluster, directory / "history.txt")
+    for client in load.clients:
+        client.start()
+    try:
+        yield load
+    finally:
+        for client in load.clients:
+            client.ending.set()
+        load.record.close()
+
+
+def leaders_of(cluster: LocalCluster) -> set[int]:
+    return {part["leader"] for part in asked(cluster, "topics", "describe", "t")["partitions"]}
+
+
+def create_topic(cluster: LocalCluster) -> None:
+    created = penstock(cluster, "topics", "create", "t", "--partitions", str(len(PARTS)), "--replication-factor", "3")
+    assert created.returncode == 0, created.stderr
+
+
+async def test_rolling_restart_of_all_brokers(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    with LocalCluster(["--brokers", "3", "--controllers", "3", "--log-level", "error"]) as cluster:
+        create_topic(cluster)
+        with loaded(cluster, tmp_path) as load:
+            for node_id in range(3):
+                await load.more()
+                broker = broker_of(cluster, node_id)
+                cluster.kill([broker], signal.SIGTERM)
+                await asyncio.to_thread(cluster.wait_for_new, [broker])
+                told = capfd.readouterr().err
+                assert f"broker {node_id} (pid {broker.pid}) ended with exit code 0" in told
+                penstock(cluster, "elect", "--preferred")
+            await load.more()
+            await asyncio.to_thread(load.check)
+        assert [broker.starts for broker in cluster.brokers()] == [2, 2, 2]
+
+
+async def test_a_broker_is_drained_for_good(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    with LocalCluster(["--brokers", "3", "--no-restart", "--log-level", "error"]) as cluster:
+        create_topic(cluster)
+        with loaded(cluster, tmp_path) as load:
+            await load.more()
+            assert await asyncio.to_thread(leaders_of, cluster) == {0, 1, 2}
+            leaving = broker_of(cluster, 1)
+            cluster.kill([leaving], signal.SIGTERM)
+            gone = await asyncio.to_thread(
+                cluster.wait_until, lambda state: state.of_role("broker")[1].pid is None, 30.0, "the broker has left"
+            )
+            assert gone.of_role("broker")[1].phase == "stopped"
+            assert f"broker 1 (pid {leaving.pid}) ended with exit code 0" in capfd.readouterr().err
+            assert await asyncio.to_thread(leaders_of, cluster) == {0, 2}, "what it led moved before it left"
+            shown = await asyncio.to_thread(asked, cluster, "nodes")
+            assert sorted(wal["node_id"] for wal in shown["wals"]) == [0, 2], "nothing of it waits for recovery"
+            await load.more()
+            await asyncio.to_thread(load.check)
+
+
+def broker_of(cluster: LocalCluster, node_id: int) -> ProcessState:
+    return next(broker for broker in cluster.brokers() if broker.node_id == node_id)

@@ -1,0 +1,244 @@
+"""The quorum changes over real sockets: controllers join, are promoted, removed and replaced, and everybody finds the present ones."""
+
+import asyncio
+import shutil
+from collections.abc import AsyncIterator
+from pathlib import Path
+
+import pytest
+from structlog.testing import capture_logs
+from support.controller_cluster import until
+from support.controller_quorum import Quorum
+
+from controller.errors import QuorumChangeRefused
+from controller.main import ControllerServer
+from controller.raft.core import Role
+from controller.rpc import messages as m
+from controller.rpc.client import ControllerClient
+from controller.rpc.follower import MetadataFollower
+
+WAIT_S = 10.0
+
+
+@pytest.fixture
+async def quorum(tmp_path: Path) -> AsyncIterator[Quorum]:
+    started = Quorum(tmp_path)
+    try:
+        await started.start()
+        yield started
+    finally:
+        await started.stop()
+
+
+async def put(client: ControllerClient, key: str) -> None:
+    await client.put_key_value(m.PutKeyValue(key=key, value=b"v"), timeout_s=WAIT_S)
+
+
+async def get(client: ControllerClient, key: str) -> bytes | None:
+    return (await client.get_key_value(m.GetKeyValue(key=key), timeout_s=WAIT_S)).value
+
+
+async def add(client: ControllerClient, controller: str) -> None:
+    await client.add_voter(m.AddVoter(controller=controller), timeout_s=WAIT_S)
+
+
+async def remove(client: ControllerClient, node_id: int) -> None:
+    await client.remove_controller(m.RemoveController(node_id=node_id), timeout_s=WAIT_S)
+
+
+async def voters(client: ControllerClient) -> list[int]:
+    status = await client.describe_quorum(timeout_s=WAIT_S)
+    return [member.node_id for member in status.members if member.is_voter]
+
+
+async def until_learner(client: ControllerClient, node_id: int) -> None:
+    async with asyncio.timeout(WAIT_S):
+        while node_id not in [member.node_id for member in (await client.describe_quorum()).members]:  # noqa: ASYNC110 - another task decides
+            await asyncio.sleep(0.02)
+
+
+def role(server: ControllerServer) -> str:
+    core = server.quorum.core if server.quorum is not None else None
+    assert core is not None
+    return "voter" if core.is_voter else "learner" if core.is_member else "outside"
+
+
+async def test_every_disk_and_address_becomes_known_and_status_tells_how_far_each_is(quorum: Quorum) -> None:
+    client = quorum.client()
+    await put(client, "k")
+    leader = await quorum.leader()
+    async with asyncio.timeout(WAIT_S):
+        while True:
+            status = await client.describe_quorum()
+            if all(member.directory_id and member.lag == 0 for member in status.members):
+                break
+    assert status.leader_id == leader
+    assert [(member.node_id, member.address, member.is_voter) for member in status.members] == [
+        (number, address, True) for number, address in enumerate(quorum.addresses)
+    ]
+    assert status.high_watermark == status.log_end
+    assert not status.is_changing
+    assert len({member.directory_id for member in status.members}) == 3
+    await client.close()
+
+
+async def test_a_whole_quorum_is_replaced_one_by_one_and_brokers_with_the_old_list_follow(quorum: Quorum) -> None:
+    broker = await quorum.broker()
+    lost: list[bool] = []
+    broker.follower.on_session(lost.append)
+    client = quorum.client()
+    for number in range(3):
+        await put(client, f"before-{number}")
+        newcomer = await quorum.start_newcomer(10 + number, quorum.addresses)
+        await until_learner(client, 10 + number)
+        await put(client, f"as-learner-{number}")
+        assert role(newcomer) != "voter"
+        await add(client, newcomer.address)
+        await until(lambda server=newcomer: role(server) == "voter")
+        await remove(client, number)
+        await until(lambda server=quorum.servers[number]: role(server) == "outside")
+        client.learn([server.address for server in quorum.servers.values()])
+        assert await voters(client) == sorted([*range(number + 1, 3), *range(10, 11 + number)])
+        await quorum.stop_one(number)
+    await put(broker.client, "with the old list")
+    assert set(broker.client.addresses) > {server.address for server in quorum.servers.values()}
+    for key in ("before-0", "as-learner-2", "with the old list"):
+        assert await get(client, key) == b"v"
+    await until(lambda: broker.follower.image.kv.get("with the old list") is not None)
+    assert not lost, "the broker never stopped writing"
+    # What they are stands in their journals: no configuration names them.
+    for number in (10, 11, 12):
+        await quorum.stop_one(number)
+    for number in (10, 11, 12):
+        await quorum.start_one(number)
+    await quorum.leader()
+    assert await get(client, "with the old list") == b"v"
+    await client.close()
+
+
+async def test_a_lost_disk_is_replaced_by_removing_and_adding_its_controller(quorum: Quorum) -> None:
+    client = quorum.client()
+    await put(client, "before")
+    lost = (await quorum.leader() + 1) % 3
+    await until_disks_are_known(client)
+    await quorum.stop_one(lost)
+    shutil.rmtree(quorum.configs[lost].data_dir)
+    # Under its old name with the old configuration it would vote again in terms in which it has voted: nobody listens to it.
+    impostor = await quorum.start_one(lost)
+    assert impostor.quorum is not None
+    await until(lambda: impostor.quorum is not None and impostor.quorum.core.role is Role.PRE_CANDIDATE)
+    await put(client, "without it")
+    assert (impostor.quorum.core.term, impostor.quorum.core.commit) == (0, 0)
+    await quorum.stop_one(lost)
+    newcomer = await quorum.start_newcomer(lost, quorum.addresses)
+    with pytest.raises(QuorumChangeRefused, match="another data directory"):
+        await client.add_learner(m.AddLearner(node_id=lost, address=newcomer.address, directory_id="of nobody"), timeout_s=WAIT_S)
+    assert role(newcomer) == "outside"
+    await remove(client, lost)
+    await until(lambda: role(newcomer) == "learner")
+    await add(client, str(lost))
+    await until(lambda: role(newcomer) == "voter")
+    other = next(number for number in quorum.servers if number != lost and not quorum.servers[number].is_leading)
+    await quorum.stop_one(other)
+    await put(client, "with the new disk")
+    leader = await quorum.leader()
+    assert {leader, lost} | {other} == {0, 1, 2}
+    await client.close()
+
+
+async def until_disks_are_known(client: ControllerClient) -> None:
+    async with asyncio.timeout(WAIT_S):
+        while not all(member.directory_id for member in (await client.describe_quorum()).members):  # noqa: ASYNC110 - another task decides
+            await asyncio.sleep(0.02)
+
+
+async def test_a_leader_hands_over_before_it_is_removed_and_says_that_it_is_out(quorum: Quorum) -> None:
+    client = quorum.client()
+    await put(client, "before")
+    old = await quorum.leader()
+    removed = quorum.servers[old]
+    with capture_logs() as logs:
+        await remove(client, old)
+        await until(lambda: any(line["event"] == "controller_removed" and line["controller_id"] == old for line in logs))
+    assert role(removed) == "outside"
+    new = await quorum.leader()
+    assert new != old
+    assert await get(client, "before") == b"v"
+    direct = ControllerClient([removed.address])
+    assert (await direct.describe()).role == "outside"
+    observer = MetadataFollower(direct)
+    await observer.start(WAIT_S)
+    assert direct.address != removed.address, "who is outside has no news to serve"
+    await observer.stop()
+    await direct.close()
+    await client.close()
+
+
+async def test_changes_that_can_not_be_are_refused_with_the_reason(quorum: Quorum) -> None:
+    client = quorum.client()
+    leader = await quorum.leader()
+    for wrong, reason in ((add(client, "7"), "no learner 7"), (remove(client, 7), "not in the quorum")):
+        with pytest.raises(QuorumChangeRefused, match=reason):
+            await wrong
+    with pytest.raises(QuorumChangeRefused, match="no voter that answers"):
+        await client.transfer_leadership(m.TransferLeadership(node_id=7), timeout_s=WAIT_S)
+    await quorum.stop_one((leader + 1) % 3)
+    async with asyncio.timeout(WAIT_S):
+        while max(member.last_fetch_ms for member in (await client.describe_quorum()).members) < 300:  # noqa: ASYNC110 - time has to pass
+            await asyncio.sleep(0.05)
+    with pytest.raises(QuorumChangeRefused, match="no majority"):
+        await remove(client, (leader + 2) % 3)
+    await client.close()
+
+
+async def test_controllers_that_all_come_back_elsewhere_find_each_other_and_tell_everybody(quorum: Quorum) -> None:
+    client = quorum.client()
+    await put(client, "before")
+    await until_disks_are_known(client)
+    await client.close()
+    for number in range(3):
+        await quorum.stop_one(number)
+    quorum.move_all()
+    await asyncio.gather(*(quorum.start_one(number) for number in range(3)))
+    await quorum.leader()
+    client = quorum.client()
+    assert await get(client, "before") == b"v"
+    async with asyncio.timeout(WAIT_S):
+        while [member.address for member in (await client.describe_quorum()).members] != quorum.addresses:  # noqa: ASYNC110 - others decide
+            await asyncio.sleep(0.02)
+    await client.close()
+
+
+async def test_leadership_is_transferred_on_request(quorum: Quorum) -> None:
+    client = quorum.client()
+    old = await quorum.leader()
+    target = (old + 1) % 3
+    await client.transfer_leadership(m.TransferLeadership(node_id=target), timeout_s=WAIT_S)
+    await until(lambda: quorum.servers[target].is_leading)
+    assert (await client.describe_quorum()).leader_id == target
+    await client.close()
+
+
+async def test_a_newcomer_begins_with_the_snapshot_when_the_log_no_longer_reaches_back(quorum: Quorum) -> None:
+    client = quorum.client()
+    leader = quorum.servers[await quorum.leader()]
+    for number in range(3):
+        await put(client, f"k{number}")
+        assert leader.snapshotter is not None
+        await leader.snapshotter.take()
+    assert leader.quorum is not None
+    assert leader.quorum.first_offset > 1
+    newcomer = await quorum.start_newcomer(3, quorum.addresses)
+    await add_when_there(client, 3)
+    await until(lambda: role(newcomer) == "voter")
+    assert newcomer.quorum is not None
+    assert newcomer.quorum.first_offset > 0
+    await client.transfer_leadership(m.TransferLeadership(node_id=3), timeout_s=WAIT_S)
+    await until(lambda: newcomer.is_leading)
+    assert [await get(client, f"k{number}") for number in range(3)] == [b"v"] * 3
+    await client.close()
+
+
+async def add_when_there(client: ControllerClient, node_id: int) -> None:
+    await until_learner(client, node_id)
+    await add(client, str(node_id))

@@ -1,0 +1,39 @@
+"""The WAL sets its timer on the loop that brokers run on."""
+
+from random import Random
+from typing import Any
+
+import pytest
+import uvloop
+
+from objectstore.memory import MemoryStore
+from stream.config import StreamConfig
+from stream.ids import Millis, NodeEpoch, NodeId
+from stream.ports import WalIdentity
+from stream.wal.wal import Wal
+
+
+class DueAtOnce:
+    """A core with a deadline that is nearly here."""
+
+    def next_bulk(self, _: float) -> None:
+        return None
+
+    def wake_at(self, now: float) -> float:
+        return now + 0.0001
+
+
+def test_a_second_look_while_the_timer_is_due(monkeypatch: pytest.MonkeyPatch) -> None:
+    """uvloop rounds such a timer to a plain handle."""
+
+    async def look_twice() -> None:
+        def nothing(*_: Any) -> None:
+            return None
+
+        identity = WalIdentity(NodeId(1), NodeEpoch(1))
+        wal = Wal(MemoryStore(), identity, StreamConfig(), now_ms=lambda: Millis(0), rng=Random(1), on_durable=nothing, on_failed=nothing)
+        monkeypatch.setattr(wal, "_core", DueAtOnce())
+        wal._poll()
+        wal._poll()
+
+    uvloop.run(look_twice())
