@@ -15,13 +15,15 @@ from confluent_kafka import Consumer, Message, Producer, TopicPartition
 from confluent_kafka.admin import AdminClient, NewPartitions, NewTopic
 from support.cluster import Cluster
 
+from broker.partition.partition import Partition
 from deploy.cluster.moto_store import listen
 from objectstore.ports import ObjectStore
 from objectstore.url import open_store
 from stream.config import StreamConfig
+from stream.ids import Offset
 from stream.manifest.plan import OffsetRange
 from stream.reader.slices import Slice
-from stream.spark.cluster import SparkCluster
+from stream.spark.cluster import Found, SparkCluster
 from stream.spark.offsets import TopicPartition as SparkPartition
 from stream.spark.options import Topics
 
@@ -96,9 +98,11 @@ class ThreadedCluster:
 
     # --- what tests do with it --------------------------------------------------------------------------------------------------------
 
-    def create(self, topic: str, partitions: int, **settings: str) -> None:
+    def create(self, topic: str, partitions: int, *, published: bool = True) -> None:
+        """published: return when the manifest has it."""
         admin = self._admin()  # ends its requests when it goes
-        _wait(admin.create_topics([NewTopic(topic, partitions, 1, config=settings)]).values())
+        _wait(admin.create_topics([NewTopic(topic, partitions, 1)]).values())
+        until(lambda: not published or self.has(topic))
 
     def grow(self, topic: str, partitions: int) -> None:
         admin = self._admin()  # ends its requests when it goes
@@ -108,9 +112,24 @@ class ThreadedCluster:
         admin = self._admin()  # ends its requests when it goes
         _wait(admin.delete_topics([topic]).values())
 
-    def delete_records(self, topic: str, partition: int, before: int) -> None:
-        admin = self._admin()  # ends its requests when it goes
-        _wait(admin.delete_records([TopicPartition(topic, partition, before)]).values())
+    def trim(self, topic: str, before: int) -> None:
+        """Move the log start of its only partition, as retention does; returns when the manifest says so."""
+
+        async def trimmed() -> None:
+            assert self._cluster is not None
+            broker = await self._cluster.until_served(topic)
+            partition = broker.partitions.get(topic, 0)
+            assert isinstance(partition, Partition)
+            await broker.storage.trim(partition.log.data, Offset(before))
+
+        self.run(trimmed())
+        until(lambda: self.look(topic).bounds[SparkPartition(topic, 0)].log_start == before)
+
+    def has(self, topic: str) -> bool:
+        return SparkCluster(self.store_url, "").find(Topics(names=(topic,)), read_committed=False, missing_ok=True).topic_ids != {}
+
+    def look(self, topic: str) -> Found:
+        return SparkCluster(self.store_url, "").find(Topics(names=(topic,)), read_committed=False)
 
     # --- what lies in the store -------------------------------------------------------------------------------------------------------
 
@@ -125,20 +144,13 @@ class ThreadedCluster:
 
     def until_merged(self, topic: str, before: set[str]) -> str:
         """The key of the object that holds all of the topic's only partition."""
-        seen = SparkCluster(self.store_url, "")
 
         def planned() -> list[Slice]:
-            found = seen.find(Topics(names=(topic,)), read_committed=False)
-            return seen.plan([OffsetRange(*item, *bounds) for item, bounds in found.bounds.items()])
+            wanted = [OffsetRange(*item, *bounds) for item, bounds in self.look(topic).bounds.items()]
+            return SparkCluster(self.store_url, "").plan(wanted)
 
         until(lambda: [part.key for part in planned() if part.key in self.keys("data/") - before] != [])
         return planned()[0].key
-
-    def until_log_start(self, topic: str, partition: int, offset: int) -> None:
-        """Until the manifest says so: it follows within seconds."""
-        seen = SparkCluster(self.store_url, "")
-        item = SparkPartition(topic, partition)
-        until(lambda: seen.find(Topics(names=(topic,)), read_committed=False).bounds[item].log_start == offset)
 
     def damage(self, key: str, position: int) -> None:
         async def flip() -> None:
@@ -186,9 +198,9 @@ class ThreadedCluster:
         return AdminClient({"bootstrap.servers": self.bootstrap})
 
 
-def until(condition: Callable[[], bool]) -> None:
+def until(condition: Callable[[], bool], timeout_s: float = _WAIT_S) -> None:
     """Return when the condition holds; it depends on other processes, so it is looked at again and again."""
-    deadline = time.monotonic() + _WAIT_S
+    deadline = time.monotonic() + timeout_s
     while not condition():
         assert time.monotonic() < deadline, "the condition did not come to hold"
         time.sleep(0.05)
