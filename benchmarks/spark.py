@@ -233,7 +233,7 @@ class Sightings:
         self.acknowledged: dict[bytes, float] = {}
         self.seen: dict[bytes, float] = {}
 
-    def on_delivery(self, error: object, message: Any) -> None:
+    def on_delivery(self, error: object, message: Any) -> None:  # noqa: ANN401 - a message of the client
         if error is None:
             self.acknowledged[message.key()] = time.monotonic()
 

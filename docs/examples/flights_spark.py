@@ -1,9 +1,9 @@
 # %% [markdown]
 # # Flights: Spark on the log, straight from object storage
 #
-# The topic `flights` holds the flights that left New York in 2013, as JSON, with the carrier as the key. `penstock dev` and `penstock produce`
-# can write it; `penstock demo --spark` does the whole of this by itself. What follows needs the store's address and nothing else: no broker
-# is asked, none needs to live. Open it as a notebook (VS Code, Jupytext), or run it: `STORE=... python flights_spark.py`.
+# The topic `flights` holds the flights that left New York in 2013, as JSON, with the carrier as the key; `penstock demo --spark` shows how it
+# gets there. What follows needs the store's address and nothing else: no broker is asked, none needs to live. Open it as a notebook (VS Code,
+# Jupytext), or run it: `STORE=s3://... python flights_spark.py`.
 
 # %%
 import os

@@ -138,7 +138,7 @@ def parse(options: Mapping[str, str], *, streaming: bool) -> ReadOptions:
         query_id=given.get("queryid", ""),
         initial_offsets_location=given.get("initialoffsetslocation", ""),
         read_lease_ttl_ms=_time_ms(given, "readLeaseTtl", "1h"),
-        retries=_number(given, "fetchOffset.numRetries") or 3,
+        retries=_positive(given, "fetchOffset.numRetries") or 3,
         retry_interval_ms=_time_ms(given, "fetchOffset.retryIntervalMs", "1000"),
     )
 

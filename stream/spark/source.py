@@ -29,7 +29,7 @@ from stream.reader.arrow import RecordBatch
 from stream.reader.slices import Slice
 from stream.spark import ranges
 from stream.spark.cluster import Found, SparkCluster
-from stream.spark.errors import DataLoss
+from stream.spark.errors import DataLoss, OffsetsMismatch
 from stream.spark.filters import Pushed
 from stream.spark.limits import available_rows, limit_bytes, limit_rows, must_wait
 from stream.spark.offsets import Offsets, OffsetsJson, TopicPartition, from_json, shown, to_json
@@ -80,7 +80,16 @@ class _Query:
         self.notes = warnings(options, streaming=streaming)
 
     def find(self, *, missing_ok: bool = False) -> Found:
-        return self.cluster.find(self.options.topics, read_committed=self.options.read_committed, missing_ok=missing_ok)
+        """As of now. A topic that was just created is in the manifest within a second: it is looked for again."""
+        options = self.options
+        for tries_left in reversed(range(options.retries)):
+            try:
+                return self.cluster.find(options.topics, read_committed=options.read_committed, missing_ok=missing_ok)
+            except OffsetsMismatch:
+                if not tries_left:
+                    raise
+            time.sleep(options.retry_interval_ms / 1_000)
+        raise AssertionError("the last try raises")
 
     def resolve(self, limit: Limit, found: Found, *, starting: bool) -> dict[TopicPartition, int]:
         """A limit to offsets, of all partitions."""

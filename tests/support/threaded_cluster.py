@@ -5,7 +5,8 @@ import os
 import subprocess
 import sys
 import threading
-from collections.abc import Coroutine, Iterable, Mapping
+import time
+from collections.abc import Callable, Coroutine, Iterable, Mapping
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Self, TypeVar
@@ -14,10 +15,17 @@ from confluent_kafka import Consumer, Message, Producer, TopicPartition
 from confluent_kafka.admin import AdminClient, NewPartitions, NewTopic
 from support.cluster import Cluster
 
+from broker.partition.partition import Partition
 from deploy.cluster.moto_store import listen
 from objectstore.ports import ObjectStore
 from objectstore.url import open_store
 from stream.config import StreamConfig
+from stream.ids import Offset
+from stream.manifest.plan import OffsetRange
+from stream.reader.slices import Slice
+from stream.spark.cluster import Found, SparkCluster
+from stream.spark.offsets import TopicPartition as SparkPartition
+from stream.spark.options import Topics
 
 _T = TypeVar("_T")
 _WAIT_S = 60.0
@@ -90,9 +98,11 @@ class ThreadedCluster:
 
     # --- what tests do with it --------------------------------------------------------------------------------------------------------
 
-    def create(self, topic: str, partitions: int, **settings: str) -> None:
+    def create(self, topic: str, partitions: int, *, published: bool = True) -> None:
+        """published: return when the manifest has it."""
         admin = self._admin()  # ends its requests when it goes
-        _wait(admin.create_topics([NewTopic(topic, partitions, 1, config=settings)]).values())
+        _wait(admin.create_topics([NewTopic(topic, partitions, 1)]).values())
+        until(lambda: not published or self.has(topic))
 
     def grow(self, topic: str, partitions: int) -> None:
         admin = self._admin()  # ends its requests when it goes
@@ -102,9 +112,55 @@ class ThreadedCluster:
         admin = self._admin()  # ends its requests when it goes
         _wait(admin.delete_topics([topic]).values())
 
-    def delete_records(self, topic: str, partition: int, before: int) -> None:
-        admin = self._admin()  # ends its requests when it goes
-        _wait(admin.delete_records([TopicPartition(topic, partition, before)]).values())
+    def trim(self, topic: str, before: int) -> None:
+        """Move the log start of its only partition, as retention does; returns when the manifest says so."""
+
+        async def trimmed() -> None:
+            assert self._cluster is not None
+            broker = await self._cluster.until_served(topic)
+            partition = broker.partitions.get(topic, 0)
+            assert isinstance(partition, Partition)
+            await broker.storage.trim(partition.log.data, Offset(before))
+
+        self.run(trimmed())
+        until(lambda: self.look(topic).bounds[SparkPartition(topic, 0)].log_start == before)
+
+    def has(self, topic: str) -> bool:
+        return SparkCluster(self.store_url, "").find(Topics(names=(topic,)), read_committed=False, missing_ok=True).topic_ids != {}
+
+    def look(self, topic: str) -> Found:
+        return SparkCluster(self.store_url, "").find(Topics(names=(topic,)), read_committed=False)
+
+    # --- what lies in the store -------------------------------------------------------------------------------------------------------
+
+    def keys(self, prefix: str) -> set[str]:
+        async def listed() -> set[str]:
+            return {info.key async for info in self.store.list(prefix)}
+
+        return self.run(listed())
+
+    def until_deleted(self, keys: set[str]) -> None:
+        until(lambda: not keys & self.keys("wal/"))
+
+    def until_merged(self, topic: str, before: set[str]) -> str:
+        """The key of the object that holds all of the topic's only partition."""
+
+        def planned() -> list[Slice]:
+            wanted = [OffsetRange(*item, *bounds) for item, bounds in self.look(topic).bounds.items()]
+            return SparkCluster(self.store_url, "").plan(wanted)
+
+        until(lambda: [part.key for part in planned() if part.key in self.keys("data/") - before] != [])
+        return planned()[0].key
+
+    def damage(self, key: str, position: int) -> None:
+        async def flip() -> None:
+            data = bytearray(await self.store.get(key))
+            data[position] ^= 0xFF
+            await self.store.put(key, bytes(data))
+
+        self.run(flip())
+
+    # --- what clients do --------------------------------------------------------------------------------------------------------------
 
     def produce(self, records: Iterable[Mapping[str, Any]], **settings: Any) -> int:
         """Keyword arguments of `Producer.produce`; all acknowledged when this returns."""
@@ -140,6 +196,14 @@ class ThreadedCluster:
 
     def _admin(self) -> AdminClient:
         return AdminClient({"bootstrap.servers": self.bootstrap})
+
+
+def until(condition: Callable[[], bool], timeout_s: float = _WAIT_S) -> None:
+    """Return when the condition holds; it depends on other processes, so it is looked at again and again."""
+    deadline = time.monotonic() + timeout_s
+    while not condition():
+        assert time.monotonic() < deadline, "the condition did not come to hold"
+        time.sleep(0.05)
 
 
 def _wait(answers: Iterable[Any]) -> None:
