@@ -1,9 +1,9 @@
 # %% [markdown]
 # # Flights: Spark on the log, straight from object storage
 #
-# The topic `flights` holds the flights that left New York in 2013, as JSON, with the carrier as the key; `penstock demo --spark` shows how it
-# gets there. What follows needs the store's address and nothing else: no broker is asked, none needs to live. Open it as a notebook (VS Code,
-# Jupytext), or run it: `STORE=s3://... python flights_spark.py`.
+# The topic `flights` holds the flights that left New York in 2013, as JSON, with the carrier as the key; `penstock demo --spark` shows how
+# it gets there. What follows needs the store's address and nothing else: no broker is asked, none needs to live. Open it as a notebook
+# (VS Code, Jupytext), or run it: `STORE=s3://... python flights_spark.py`.
 
 # %%
 import os
@@ -76,7 +76,7 @@ import duckdb  # noqa: E402
 
 from stream.reader import scan  # noqa: E402
 
-keys = scan(STORE, "flights", columns=["key"]).to_reader()
+keys = scan(STORE, "flights", columns=["key"])
 duckdb.sql("SELECT key::VARCHAR AS carrier, count(*) AS flights FROM keys GROUP BY 1 ORDER BY 2 DESC LIMIT 3").show()
 
 # %%
