@@ -59,9 +59,10 @@ check: venv ## lint, types (mypy and pyright, strict), import contracts, house r
 	$(BIN)/pytest -q -p no:cacheprovider tests/tidy
 
 .PHONY: test
-test: check ## everything that CI runs, in under 25 minutes on 2 cores
+test: check jre ## everything that CI runs, in under 25 minutes on 2 cores
 	$(BIN)/pytest -q -n $(JOBS) --dist worksteal tests/unit tests/property tests/sim tests/integration $(ARGS)
 	$(BIN)/pytest -q tests/system $(ARGS)
+	$(BIN)/pytest -q tests/spark $(ARGS)
 
 .PHONY: unit
 unit: venv ## the fast tests alone

@@ -46,10 +46,10 @@ class _Bin:
         fitting = min(rows, fitting, self.rows_max - self.rows) if len(self.slices) < SLICES_MAX else 0
         return fitting if self.slices else max(1, fitting)
 
-    def add(self, part: Slice) -> None:
-        self.slices.append(part)
-        self.bytes += part.size_bytes
-        self.rows += part.end_offset - part.start_offset
+    def add(self, parts: Sequence[Slice], size_bytes: int, rows: int) -> None:
+        self.slices += parts
+        self.bytes += size_bytes
+        self.rows += rows
 
 
 def pack(slices: Sequence[Slice], limits: TaskLimits) -> list[list[Slice]]:
@@ -68,13 +68,16 @@ def pack(slices: Sequence[Slice], limits: TaskLimits) -> list[list[Slice]]:
         if not current.takes(size_bytes, rows, len(group)) and current.slices and size_bytes * _SMALL <= goal_bytes:
             done.append(current.slices)
             current = _Bin(goal_bytes, rows_max)
+        if current.takes(size_bytes, rows, len(group)):
+            current.add(group, size_bytes, rows)
+            continue
         for part in group:
             rest: Slice | None = part
             while rest is not None:
                 count = current.room(rest)
                 if count > 0:
                     head, rest = cut(rest, count)
-                    current.add(head)
+                    current.add([head], head.size_bytes, head.end_offset - head.start_offset)
                 if rest is not None:
                     done.append(current.slices)
                     current = _Bin(goal_bytes, rows_max)

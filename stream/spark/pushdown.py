@@ -76,7 +76,8 @@ def _conditions(item: Filter) -> list[Condition] | None:
     column: str = inner.attribute[0]
     if isinstance(inner, IsNotNull):
         return None if negated else []
-    operator = _OPERATORS.get(type(inner))
+    kind: type[Filter] = type(inner)
+    operator = _OPERATORS.get(kind)
     if operator is None:
         return None
     values = [_value(column, value) for value in (inner.value if operator == "in" else [inner.value])]

@@ -51,7 +51,7 @@ def test_what_is_available_arrives_once_in_limited_steps_and_new_partitions_are_
     cluster.grow("steps", 3)
     until(lambda: len(cluster.look("steps").bounds) == 3)
     fill(cluster, "steps", 3, 600)
-    drain(reader(spark, cluster, "steps", maxBytesPerTrigger=1_500).load(), tmp_path)
+    drain(reader(spark, cluster, "steps", maxBytesPerTrigger=15_000).load(), tmp_path)
     assert written(spark, tmp_path) == sorted(
         [(partition, offset) for partition in range(2) for offset in range(400)] + [(2, offset) for offset in range(200)]
     )
@@ -64,7 +64,8 @@ def test_a_crash_before_the_first_commit_replays_the_same_rows(spark: SparkSessi
     seen: dict[int, list[list[int]]] = {}
 
     def keep(frame: DataFrame, batch_id: int) -> None:
-        seen.setdefault(batch_id, []).append(sorted(row["offset"] for row in frame.collect()))
+        rows = sorted(row["offset"] for row in frame.collect())
+        seen.setdefault(batch_id, []).append(rows)
 
     def start() -> StreamingQuery:
         given = reader(spark, cluster, "crash", startingOffsets="latest", queryId="crash")
