@@ -119,23 +119,18 @@ def write_parquet(store_url: str, directory: Path) -> None:
                 writer.write_table(pa.Table.from_batches(group))
 
 
-def consume(bootstrap: str, ends: dict[int, int]) -> None:
-    """Count everything through the broker, as a program in Python does."""
-    consumer = Consumer(
-        {
-            "bootstrap.servers": bootstrap,
-            "group.id": "bench",
-            "enable.auto.commit": False,
-            "queued.max.messages.kbytes": 1 << 18,
-            "fetch.max.bytes": 64 << 20,
-            "max.partition.fetch.bytes": 16 << 20,
-        }
-    )
+def consume(bootstrap: str, ends: dict[int, int], *, tuned: bool) -> None:
+    """Count everything through the broker: as the client's documentation shows it, or as fast as it goes."""
+    large = {"queued.max.messages.kbytes": 1 << 18, "fetch.max.bytes": 64 << 20, "max.partition.fetch.bytes": 16 << 20}
+    consumer = Consumer({"bootstrap.servers": bootstrap, "group.id": "bench", "enable.auto.commit": False, **(large if tuned else {})})
     try:
         consumer.assign([TopicPartition(TOPIC, partition, 0) for partition in ends])
         left, deadline = sum(ends.values()), time.monotonic() + 600
         while left:
-            left -= len([message for message in consumer.consume(min(10_000, left), 1.0) if message.error() is None])
+            if tuned:
+                left -= len([message for message in consumer.consume(min(10_000, left), 1.0) if message.error() is None])
+            elif (message := consumer.poll(1.0)) is not None and message.error() is None:
+                left -= 1
             if time.monotonic() > deadline:
                 raise RuntimeError(f"{left:,} records did not come within 600 s")
     finally:
@@ -185,7 +180,8 @@ def measured_scan(size_bytes: int) -> list[Measure]:
             with spark_session() as spark:
                 _scan_in_turns(spark, turns, state.store_url, directory / "parquet", count)
             for _ in range(2):
-                turns.take("consumer", lambda: consume(state.bootstrap, ends))
+                turns.take("consumer", lambda: consume(state.bootstrap, ends, tuned=False))
+                turns.take("tuned consumer", lambda: consume(state.bootstrap, ends, tuned=True))
     finally:
         shutil.rmtree(directory)
     return _scan_measures(turns, count * VALUE_BYTES)
@@ -214,10 +210,13 @@ def _scan_in_turns(spark: SparkSession, turns: Turns, store_url: str, parquet: P
 def _scan_measures(turns: Turns, size_bytes: int) -> list[Measure]:
     speed = {name: size_bytes / best_s / 1e6 for name, best_s in turns.best_s.items()}
     what = f"scan of {size_bytes / 1e9:.1f} GB of 1 KB records, local[{CORES}], sum(length(value))"
+    tuned = f"with large fetches and consume(10,000): {speed['tuned consumer']:,.0f} MB/s"
     return [
         Measure(f"{what} / the same from Parquet", speed["full"], "MB/s", 0.5, "higher", speed["parquet"]),
         Measure("the same, with columns=value / Parquet", speed["value"], "MB/s", 0.5, "higher", speed["parquet"]),
-        Measure("the same scan / confluent-kafka counting through the broker", speed["full"], "MB/s", 3, "higher", speed["consumer"]),
+        Measure(
+            "the same scan / confluent-kafka counting through the broker", speed["full"], "MB/s", 3, "higher", speed["consumer"], tuned
+        ),
         Measure("broker's CPU during that scan", turns.broker_share["full"] * 100, "% of a core", 5, "lower"),
         Measure("scan of two columns / the full scan", speed["two columns"], "MB/s", 1.5, "higher", speed["full"]),
     ]

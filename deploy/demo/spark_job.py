@@ -71,7 +71,7 @@ def delays_of(spark: "SparkSession", store_url: str, topic: str) -> list[Delay]:
     log = spark.read.format("penstock").option("store", store_url).option("subscribe", topic).load()
     flight = f.from_json(log["value"].cast("string"), SCHEMA)
     flights = log.select(flight["carrier"].alias("carrier"), flight["dep_delay"].alias("delay"))
-    rows = flights.groupBy("carrier").agg(f.count("*"), f.count("delay"), f.sum("delay"), f.avg("delay")).collect()
+    rows: list[Any] = flights.groupBy("carrier").agg(f.count("*"), f.count("delay"), f.sum("delay"), f.avg("delay")).collect()
     return sorted(Delay(carrier, count, departed, minutes or 0, mean) for carrier, count, departed, minutes, mean in rows)
 
 

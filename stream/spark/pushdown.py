@@ -76,8 +76,7 @@ def _conditions(item: Filter) -> list[Condition] | None:
     column: str = inner.attribute[0]
     if isinstance(inner, IsNotNull):
         return None if negated else []
-    kind: type[Filter] = type(inner)
-    operator = _OPERATORS.get(kind)
+    operator = _OPERATORS.get(inner.__class__)
     if operator is None:
         return None
     values = [_value(column, value) for value in (inner.value if operator == "in" else [inner.value])]
