@@ -8,8 +8,10 @@ from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadMaxBytes, Rea
 from support.threaded_cluster import ThreadedCluster, until
 
 from pyspark_penstock import DefaultSource
+from stream.spark.cluster import SparkCluster
 from stream.spark.errors import DataLoss, OffsetsMismatch
 from stream.spark.source import BatchReader, StreamReader
+from stream.spark.starts import QueryStart
 
 Place = tuple[int, int]
 
@@ -157,6 +159,9 @@ def test_where_a_query_began_is_decided_once(cluster: ThreadedCluster, tmp_path:
     for way in ways:
         assert stream(cluster, "begin", startingOffsets="latest", **way).initialOffset() == {"begin": {"0": 7}}
     assert stream(cluster, "begin", startingOffsets="latest", queryId="another").initialOffset() == {"begin": {"0": 12}}
+    racing = QueryStart(SparkCluster(cluster.store_url, ""), "race", "")
+    assert racing.load() is None
+    assert racing.decide({"begin": {"0": 3}}) == racing.decide({"begin": {"0": 4}}) == racing.load() == {"begin": {"0": 3}}
 
 
 def test_a_lease_is_held_while_a_query_lives(cluster: ThreadedCluster) -> None:
