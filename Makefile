@@ -71,7 +71,7 @@ unit: venv ## the fast tests alone
 .PHONY: sim
 sim: venv ## the deterministic simulator, SEEDS=200 of them
 	$(BIN)/python -m tests.sim.raft --seeds $(SEEDS)
-	$(BIN)/python -m tests.sim --seeds $(SEEDS) $(ARGS)
+	$(BIN)/python -m tests.sim --jobs $(JOBS) --seeds $(SEEDS) $(ARGS)
 
 .PHONY: chaos
 chaos: venv ## real processes under faults for MINUTES=10: kill -9, pauses, cut links, a failing store; ARGS='--seed N' repeats

@@ -10,7 +10,6 @@ from pathlib import Path
 from uuid import uuid4
 
 from controller.errors import DataDirInUse, InvalidConfig
-from controller.journal import sync_directory
 
 _CLUSTER = "cluster_id"
 _DIRECTORY = "directory_id"
@@ -82,3 +81,12 @@ class Identity:
             os.fsync(file.fileno())
         written.replace(self._path / name)
         sync_directory(self._path)
+
+
+def sync_directory(directory: Path) -> None:
+    """Make created, renamed and deleted names durable."""
+    file = os.open(directory, os.O_RDONLY | os.O_DIRECTORY)
+    try:
+        os.fsync(file)
+    finally:
+        os.close(file)

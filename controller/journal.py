@@ -12,15 +12,14 @@ the log drops what lies before it, any other base replaces the log; an entry rep
 A segment `<number, 20 digits>.journal` begins with a frame that tells hard state and base, so that both outlive the segments before it.
 """
 
-import os
 import struct
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from pathlib import Path
 
 import msgspec
 from crc32c import crc32c
 
+from controller.directory import AppendFile, JournalFiles
 from controller.errors import JournalCorrupt, JournalFailed
 from controller.raft.messages import Base, Entry, HardState, Members
 
@@ -57,15 +56,20 @@ class Recovered:
     cut_bytes: int = 0
 
     def replay(self, frame: Frame) -> None:
+        """The first segment left may begin in front of the base that a later one tells: its entries are numbered from its own first."""
         self.hard = frame.hard or self.hard
         if frame.base is not None:
-            at = frame.base.index - self.base.index
-            continues = at == 0 or (0 < at <= len(self.entries) and self.entries[at - 1].term == frame.base.term)
-            self.entries = self.entries[at:] if continues else []
+            at = frame.base.index - self._first_index
+            continues = at < 0 or (at < len(self.entries) and self.entries[at].term == frame.base.term)
+            self.entries = self.entries[max(0, at + 1) :] if continues else []
             self.base = frame.base
         for entry in frame.entries:
-            del self.entries[entry.index - self.base.index - 1 :]
+            del self.entries[max(0, entry.index - self._first_index) :]
             self.entries.append(entry)
+
+    @property
+    def _first_index(self) -> int:
+        return self.entries[0].index if self.entries else self.base.index + 1
 
 
 def encode_frame(hard: HardState | None, base: Base | None, entries: Sequence[Entry]) -> bytes:
@@ -95,10 +99,9 @@ def parse_frame(data: memoryview, at: int) -> tuple[Frame, int] | str:
 class Journal:
     """One directory of segments, opened for appending by one thread of one process."""
 
-    def __init__(self, directory: Path) -> None:
-        self._directory = directory
-        self._file: int | None = None
-        self._path = directory
+    def __init__(self, files: JournalFiles) -> None:
+        self._files = files
+        self._file: AppendFile | None = None
         self._failed = False
         self._last_index_of: dict[int, int] = {}
         """Highest index that a segment holds, by its number: when a snapshot covers it, the segment is of no use."""
@@ -109,17 +112,19 @@ class Journal:
 
     def open(self) -> Recovered:
         """Read everything and cut a torn end. Raises JournalCorrupt. About 200 MB/s."""
-        self._directory.mkdir(parents=True, exist_ok=True)
         segments = self._segments()
         recovered = Recovered()
         for at, number in enumerate(segments):
             if number != segments[0] + at:
-                raise JournalCorrupt(str(self._segment_path(number)), 0, f"segment {segments[0] + at} before it is missing")
-            frames, recovered.cut_bytes = _read_segment(self._segment_path(number), last=number == segments[-1])
+                raise JournalCorrupt(self._where(number), 0, f"segment {segments[0] + at} before it is missing")
+            frames, recovered.cut_bytes = self._read_segment(number, last=number == segments[-1])
             self._last_index_of[number] = 0
             for frame in frames:
                 recovered.replay(frame)
                 self._note(number, frame.entries)
+        if recovered.entries and recovered.entries[0].index != recovered.base.index + 1:
+            detail = f"entries begin at {recovered.entries[0].index} behind base {recovered.base.index}"
+            raise JournalCorrupt(str(self._files), 0, detail)
         self._number = segments[-1] if segments else 0
         self._hard = recovered.hard
         return recovered
@@ -135,7 +140,7 @@ class Journal:
             self._write(encode_frame(hard, base, entries))
         except OSError as error:
             self._failed = True
-            raise JournalFailed(str(self._path), error) from error
+            raise JournalFailed(self._where(self._number), error) from error
         self._hard = hard or self._hard
         self._note(self._number, entries)
 
@@ -146,30 +151,29 @@ class Journal:
         for number in self._segments():
             if number == self._number or self._last_index_of[number] > base.index:
                 break
-            self._segment_path(number).unlink()
+            self._files.remove(_segment_name(number))
             del self._last_index_of[number]
-        sync_directory(self._directory)
+        self._files.sync()
 
     def close(self) -> None:
         """Let go of the file. Everything appended is durable already."""
         if self._file is not None:
-            os.close(self._file)
+            self._file.close()
             self._file = None
 
     def _roll(self, base: Base) -> None:
         assert not self._failed, "the journal failed before; the process should have ended"
-        path = self._segment_path(self._number + 1)
-        beside = path.with_suffix(".new")
+        name = _segment_name(self._number + 1)
+        beside = f"{name}.new"
         try:
             self.close()
-            self._file = os.open(beside, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_APPEND | os.O_CLOEXEC, 0o644)
-            self._path = path
+            self._file = self._files.create(beside)
             self._write(encode_frame(self._hard, base, ()))
-            beside.rename(path)
-            sync_directory(self._directory)
+            self._files.rename(beside, name)
+            self._files.sync()
         except OSError as error:
             self._failed = True
-            raise JournalFailed(str(path), error) from error
+            raise JournalFailed(self._where(self._number + 1), error) from error
         self._begins_at = base
         self._number += 1
         self._last_index_of[self._number] = 0
@@ -180,36 +184,38 @@ class Journal:
 
     def _write(self, frame: bytes) -> None:
         assert self._file is not None, "start() first"
-        view = memoryview(frame)
-        while view:
-            view = view[os.write(self._file, view) :]
-        os.fdatasync(self._file)
+        self._file.append(frame)
+        self._file.sync()
 
     def _segments(self) -> list[int]:
-        names = (path.stem for path in self._directory.glob(f"*{_SUFFIX}"))
+        names = (name.removesuffix(_SUFFIX) for name in self._files.names() if name.endswith(_SUFFIX))
         return sorted(int(name) for name in names if name.isdecimal())
 
-    def _segment_path(self, number: int) -> Path:
-        return self._directory / f"{number:020d}{_SUFFIX}"
+    def _where(self, number: int) -> str:
+        return f"{self._files}/{_segment_name(number)}"
+
+    def _read_segment(self, number: int, *, last: bool) -> tuple[list[Frame], int]:
+        name = _segment_name(number)
+        data = memoryview(self._files.read(name))
+        frames: list[Frame] = []
+        at = 0
+        while at < len(data):
+            parsed = parse_frame(data, at)
+            if isinstance(parsed, str):
+                if not last or not frames or _whole_frame_follows(data, at + 1):
+                    raise JournalCorrupt(self._where(number), at, parsed)
+                self._files.cut(name, at)
+                break
+            frame, size_bytes = parsed
+            frames.append(frame)
+            at += size_bytes
+        if not frames:
+            raise JournalCorrupt(self._where(number), 0, "the segment is empty")
+        return frames, len(data) - at
 
 
-def _read_segment(path: Path, *, last: bool) -> tuple[list[Frame], int]:
-    data = memoryview(path.read_bytes())
-    frames: list[Frame] = []
-    at = 0
-    while at < len(data):
-        parsed = parse_frame(data, at)
-        if isinstance(parsed, str):
-            if not last or not frames or _whole_frame_follows(data, at + 1):
-                raise JournalCorrupt(str(path), at, parsed)
-            _cut(path, at)
-            break
-        frame, size_bytes = parsed
-        frames.append(frame)
-        at += size_bytes
-    if not frames:
-        raise JournalCorrupt(str(path), 0, "the segment is empty")
-    return frames, len(data) - at
+def _segment_name(number: int) -> str:
+    return f"{number:020d}{_SUFFIX}"
 
 
 def _whole_frame_follows(data: memoryview, at: int) -> bool:
@@ -221,21 +227,3 @@ def _whole_frame_follows(data: memoryview, at: int) -> bool:
             return True
         found = raw.find(_MAGIC_BYTES, found + 1)
     return False
-
-
-def _cut(path: Path, size_bytes: int) -> None:
-    file = os.open(path, os.O_WRONLY | os.O_CLOEXEC)
-    try:
-        os.ftruncate(file, size_bytes)
-        os.fsync(file)
-    finally:
-        os.close(file)
-
-
-def sync_directory(directory: Path) -> None:
-    """Make created, renamed and deleted names durable."""
-    file = os.open(directory, os.O_RDONLY | os.O_DIRECTORY)
-    try:
-        os.fsync(file)
-    finally:
-        os.close(file)

@@ -19,6 +19,7 @@ import structlog
 
 from controller.changes import QuorumChanges
 from controller.config import ControllerConfig
+from controller.directory import DataDirectory, LocalDirectory
 from controller.dispatch import REQUESTS
 from controller.errors import NotLeader, QuorumClosed
 from controller.identity import Identity, new_id
@@ -50,10 +51,20 @@ def _wall_ms() -> Millis:
 class ControllerServer:
     """A controller inside this process. `start`, then clients may connect to `address`; `stop` once. The store stays the caller's."""
 
-    def __init__(self, config: ControllerConfig, store: ObjectStore, *, now_ms: WallClock = _wall_ms) -> None:
+    def __init__(
+        self,
+        config: ControllerConfig,
+        store: ObjectStore,
+        *,
+        now_ms: WallClock = _wall_ms,
+        directory: DataDirectory | None = None,
+        rng: Random | None = None,
+    ) -> None:
         self._config = config
         self._store = store
         self._now_ms = now_ms
+        self._directory: DataDirectory = directory or LocalDirectory(config.data_dir)
+        self._rng = rng or Random()  # noqa: S311 - election timeouts
         self._identity: Identity | None = None
         self.quorum: RaftQuorum | None = None
         self._transport: PeerTransport | None = None
@@ -96,7 +107,7 @@ class ControllerServer:
         """
         began = time.monotonic()
         self.failed = asyncio.get_running_loop().create_future()
-        self._identity = identity = Identity(self._config.data_dir)
+        self._identity = identity = self._directory.open()
         try:
             await self._claim(identity)
             await self._start_locked(identity, self.failed)
@@ -153,7 +164,7 @@ class ControllerServer:
             election_ms=config.election_timeout_ms,
             directory=identity.directory_id,
         )
-        self.quorum = quorum = RaftQuorum(config.data_dir / "journal", core, config.voters, Random())  # noqa: S311 - election timeouts
+        self.quorum = quorum = RaftQuorum(self._directory, core, config.voters, self._rng)
         snapshots = SnapshotStore(self._store, config.cluster_id, kept=config.snapshots_kept)
         standby = Standby(config, quorum, snapshots)
         loaded = await standby.load()

@@ -10,12 +10,12 @@ import asyncio
 from collections import deque
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from pathlib import Path
 from random import Random
 from typing import Protocol, TypeVar
 
 import structlog
 
+from controller.directory import DataDirectory
 from controller.errors import ChangeRefused, NotLeader, SnapshotMissing
 from controller.journal import Journal, Recovered
 from controller.metadata.records import ControllerEpoch, MetadataOffset
@@ -109,11 +109,11 @@ class RaftQuorum:
     addresses: host:port of controllers, as they were configured; where the log knows another address, that one counts.
     """
 
-    def __init__(self, directory: Path, config: CoreConfig, addresses: Mapping[int, str], rng: Random) -> None:
+    def __init__(self, directory: DataDirectory, config: CoreConfig, addresses: Mapping[int, str], rng: Random) -> None:
         self._config = config
         self._addresses = dict(addresses)
         self._rng = rng
-        self._node = RaftNode(Journal(directory), self._look)
+        self._node = RaftNode(Journal(directory.journal), directory.thread, self._look)
         self._loop = asyncio.get_running_loop()
         self._shown = Leadership(active=False, epoch=ControllerEpoch(0))
         self._committed = MetadataOffset(0)
@@ -290,7 +290,7 @@ class RaftQuorum:
 
     async def drop_before(self, offset: MetadataOffset) -> None:
         """See Quorum.drop_before. Deletes whole segment files; a new one is begun here so that the next snapshot can drop this one."""
-        await self._node.compact(self.core.log.index_at(offset))
+        await self._node.compact(self.core.log.covered_index(offset))
 
     def installed(self, base: Base) -> None:
         """A snapshot that ends at `base` was loaded into the image."""

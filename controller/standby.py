@@ -51,7 +51,7 @@ class Standby:
                 await asyncio.sleep(_RETRY_S)
 
     async def catch_up(self) -> None:
-        """Apply what is committed now."""
+        """Apply what is committed now. An image from a newer snapshot waits until the log has come up to it."""
         quorum = self._quorum
         if quorum.needs_snapshot or self.image.end_offset < quorum.first_offset:
             await self._install()
@@ -59,6 +59,8 @@ class Standby:
             committed = quorum.read(self.image.end_offset, _REPLAY_BYTES)
             self.image.apply_all(decode_record(record) for record in committed.records)
             await asyncio.sleep(0)
+        if self.image.end_offset > quorum.committed_offset:
+            await quorum.wait_changed()
         if quorum.committed_offset - quorum.first_offset > self._trim_at and not quorum.leadership.active:
             await self._trim()
 

@@ -22,6 +22,9 @@ PREPARES_MAX = 1_000
 PREPARED_TTL_MS = Millis(60 * 60_000)
 """Longer than any upload may take: a commit after it is refused, and the uploader has to begin again."""
 
+LATE_PUT_GRACE_MS = Millis(60 * 60_000)
+"""What was never committed is deleted so much later: the PUT of a writer that was stopped may land after its object has expired."""
+
 
 def prepare_objects(
     image: MetadataImage, request: PrepareObjects, now_ms: Millis, *, ttl_ms: int = PREPARED_TTL_MS
@@ -52,8 +55,13 @@ def destroy_unreferenced(image: MetadataImage, now_ms: Millis, limit: int) -> li
 
 
 def deletable(image: MetadataImage, now_ms: Millis, grace_ms: int, limit: int) -> list[ObjectState]:
-    """Destroyed objects whose read grace is over, oldest first: delete their bytes, then say `objects_removed`."""
-    due = sorted((state.since_ms, state.object_id) for state in image.objects.destroyed() if state.since_ms + grace_ms <= now_ms)
+    """Destroyed objects whose grace is over, oldest first: delete their bytes, then say `objects_removed`."""
+    late_ms = max(grace_ms, LATE_PUT_GRACE_MS)
+    due = sorted(
+        (state.since_ms, state.object_id)
+        for state in image.objects.destroyed()
+        if state.since_ms + (grace_ms if state.was_committed else late_ms) <= now_ms
+    )
     states = (image.objects.get(object_id) for _, object_id in due[:limit])
     return [state for state in states if state is not None]
 

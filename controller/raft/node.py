@@ -7,7 +7,7 @@ called from inside an input, after everything was handed out. Must not know what
 
 import asyncio
 from collections.abc import Callable
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import Executor
 from random import Random
 from typing import Protocol, TypeVar
 
@@ -29,10 +29,13 @@ class Transport(Protocol):
 class RaftNode:
     """One voter. `open`, then `start`; `close` once."""
 
-    def __init__(self, journal: Journal, changed: Callable[[], None]) -> None:
-        """changed: called after every input, when term, leader, commit or confirmed reads may have moved."""
+    def __init__(self, journal: Journal, thread: Executor, changed: Callable[[], None]) -> None:
+        """thread: does the journal's work, one piece after another; `close` ends it.
+
+        changed: called after every input, when term, leader, commit or confirmed reads may have moved.
+        """
         self._journal = journal
-        self._thread = ThreadPoolExecutor(max_workers=1, thread_name_prefix="journal")
+        self._thread = thread
         self._loop = asyncio.get_running_loop()
         self._changed = changed
         self._transport: Transport | None = None

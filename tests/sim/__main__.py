@@ -1,19 +1,20 @@
 # ruff: noqa: T201 - it talks to whoever runs it
-"""`python -m tests.sim --seeds 200 [--seed N] [--scenario S]`: run seeds, tell how fast, and how to run a failing one again."""
+"""`python -m tests.sim --seeds 200 [--jobs 2] [--seed N] [--scenario S]`: run seeds, tell how fast, and how to run a failing one again."""
 
 import argparse
+import multiprocessing
 import sys
 import time
-from collections.abc import Iterable
+from collections.abc import Iterator, Sequence
+from functools import partial
 
 from tests.sim.scenarios import SCENARIOS
-from tests.sim.world import Outcome, World
+from tests.sim.world import Outcome, outcome_of
 
-NAMES = list(SCENARIOS)
+_CHUNK = 5
+"""Seeds that a process takes at a time."""
 
-
-def scenario_of(seed: int) -> str:
-    return NAMES[seed % len(NAMES)]
+_PROGRESS_S = 30
 
 
 def main() -> int:
@@ -21,22 +22,21 @@ def main() -> int:
     parser.add_argument("--seeds", type=int, default=100, help="how many seeds to run")
     parser.add_argument("--first", type=int, default=0, help="the first of them")
     parser.add_argument("--seed", type=int, help="run this one only and show its last events")
-    parser.add_argument("--scenario", choices=NAMES, help="default: by the seed")
-    parser.add_argument("--tail", type=int, default=60, help="events to show of a failing seed")
+    parser.add_argument("--scenario", choices=list(SCENARIOS), help="default: by the seed")
+    parser.add_argument("--jobs", type=int, default=1, help="processes that run seeds")
+    parser.add_argument("--tail", type=int, default=60, help="events to show of the first failing seed")
     parser.add_argument("--grep", default="", help="of these, only the lines with this in them")
-    parser.add_argument("--verbose", action="store_true", help="a line for each seed")
     args = parser.parse_args()
     seeds = [args.seed] if args.seed is not None else range(args.first, args.first + args.seeds)
-    failed = run(seeds, args.scenario, args.tail, args.grep, verbose=args.verbose)
-    return 1 if failed else 0
+    return 1 if run(seeds, args.scenario, args.tail, args.grep, jobs=args.jobs) else 0
 
 
-def run(seeds: Iterable[int], scenario: str | None, tail: int, grep: str, *, verbose: bool = False) -> int:
-    began = time.monotonic()
+def run(seeds: Sequence[int], scenario: str | None, tail: int, grep: str, *, jobs: int = 1) -> int:
+    """-> how many failed."""
+    began = shown = time.monotonic()
     count = failed = steps = acked = read = 0
     virtual_s = 0.0
-    for seed in seeds:
-        outcome = World(seed, scenario or scenario_of(seed)).run()
+    for outcome in _outcomes(seeds, scenario, jobs):
         count += 1
         virtual_s += outcome.virtual_s
         steps += outcome.steps
@@ -45,19 +45,23 @@ def run(seeds: Iterable[int], scenario: str | None, tail: int, grep: str, *, ver
         if outcome.violation is not None:
             failed += 1
             show(outcome, tail if failed == 1 else 0, grep, scenario)
-        if verbose:
-            print(
-                f"seed {seed} {outcome.scenario}: {outcome.steps} steps, {outcome.virtual_s:.0f} virtual s, {outcome.acked_count} acks",
-                flush=True,
-            )
-        if count % 20 == 0:
-            print(f"... {count} seeds, {count / (time.monotonic() - began):.1f}/s, {failed} failed", flush=True)
+        if time.monotonic() - shown > _PROGRESS_S:
+            shown = time.monotonic()
+            print(f"... {count} of {len(seeds)} seeds, {count / (shown - began):.1f}/s, {failed} failed", flush=True)
     took_s = time.monotonic() - began
     print(
-        f"{count} seeds in {took_s:.1f} s ({count / took_s:.1f}/s), {virtual_s:.0f} virtual s ({virtual_s / took_s:.0f}x), "
+        f"{count} seeds in {took_s:.1f} s ({count / took_s:.1f}/s with {jobs} jobs), {virtual_s:.0f} virtual s, "
         f"{steps} steps, {acked} records acknowledged, {read} read, {failed} failed"
     )
     return failed
+
+
+def _outcomes(seeds: Sequence[int], scenario: str | None, jobs: int) -> Iterator[Outcome]:
+    if jobs == 1:
+        yield from map(partial(outcome_of, scenario), seeds)
+        return
+    with multiprocessing.get_context("spawn").Pool(jobs) as pool:
+        yield from pool.imap_unordered(partial(outcome_of, scenario), seeds, _CHUNK)
 
 
 def show(outcome: Outcome, tail: int, grep: str, scenario: str | None) -> None:

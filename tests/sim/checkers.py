@@ -203,9 +203,11 @@ class Checker:
         for missing in missing_objects(image, lambda key: self._bucket.peek(key) is not None):
             self._fail(missing)
 
-    def orphans(self) -> list[str]:
-        """Data objects that nothing refers to."""
-        found = orphaned_objects(self._image(), self._bucket.keys)
+    def orphans(self, *, prepared: bool) -> list[str]:
+        """Data objects that nothing refers to; those that were prepared and never committed only if wanted: they have a long grace."""
+        image = self._image()
+        never_committed = {state.key for state in image.objects if not state.was_committed}
+        found = orphaned_objects(image, [key for key in self._bucket.keys if prepared or key not in never_committed])
         return [item for item in found if not self._is_forgotten(item.split()[0])]
 
     def _is_forgotten(self, key: str) -> bool:

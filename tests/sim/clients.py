@@ -28,7 +28,7 @@ class Producer:
         self._id = number if idempotent else -1
         self._name = f"{'' if idempotent else '-'}{number}"
         self._next: dict[Part, int] = {}
-        self._think_s = self._rng.choice((0.0, 0.05, 0.3))
+        self._think_s = self._rng.choice((0.02, 0.06, 0.3))
         self._timeout_s = self._rng.choice((0.15, 1.0, 5.0))
 
     async def run(self, stop: asyncio.Event) -> None:
@@ -122,7 +122,7 @@ class Consumer:
         self.starts: dict[Part, int] = dict.fromkeys(world.parts, 0)
         self.watermarks: dict[Part, int] = {}
         self._epochs: dict[Part, int] = {}
-        self._max_bytes = self._rng.choice((1, 1000, 1 << 20))
+        self._max_bytes = self._rng.choice((1, 1000, 1 << 20)) if number < 9 else 1 << 20
 
     async def run(self, stop: asyncio.Event) -> None:
         while not stop.is_set():
@@ -164,6 +164,7 @@ class Consumer:
         if found.error_code == ErrorCode.OFFSET_OUT_OF_RANGE and self._world.log_start(part) > offset:
             # The answer's own log start may lag behind a trim that is just being made.
             self.positions[part] = self.starts[part] = self._world.log_start(part)
+            self._epochs[part] = max(self._epochs.get(part, 0), epoch)
             return
         if found.error_code == ErrorCode.OFFSET_OUT_OF_RANGE and epoch >= self._epochs.get(part, 0) and self.positions[part] == offset:
             self._world.fail(f"{part}: offset {offset}, which was read up to, is out of range: {found}")

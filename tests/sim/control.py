@@ -1,185 +1,137 @@
-"""One start of a simulated controller: the real runtime, managers, sessions, ticks, janitor and service over a simulated disk and network.
+"""One start of a simulated controller: the real `ControllerServer` with its quorum, journal, standby, reign, snapshots and service.
 
-Invariant: what `propose` answered is on the disk; a kill loses what was not; the next start begins from the disk alone. Wired as
-`controller.main.ControllerServer` wires it, without files, snapshots and sockets.
+Simulated are its disk, its network and its clock. A kill loses what the disk had not synced; the next start begins from disk and store
+alone. Every proposal, commit and reign is shown to the metadata log, which judges.
 """
 
-import asyncio
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from random import Random
+from typing import TYPE_CHECKING, Any
 from uuid import UUID
 
-from controller.backup.log import BackupLog
-from controller.backup.new_streams import NewStreams
-from controller.backup.writer import Backup
+import msgspec
+
 from controller.config import ControllerConfig
-from controller.dispatch import REQUESTS, Dispatch
-from controller.janitor import Janitor
-from controller.managers.result import Result
-from controller.metadata.codec import decode_record
+from controller.errors import BackupFenced, JournalFailed, LogBehindBackup, SnapshotCorrupt, SnapshotMissing
+from controller.main import ControllerServer
 from controller.metadata.image import MetadataImage
-from controller.metadata.records import ClusterRecord, ControllerEpoch, MetadataOffset
-from controller.metadata.snapshot import ImageCopy
-from controller.quorum import CommittedRecords, Leadership
-from controller.raft.messages import Base, Members
-from controller.rpc.server import ControllerService, Lead
-from controller.rpc.transport import StreamContext
-from controller.runtime import Runtime
-from controller.sessions import Sessions
-from controller.snapshots import LoadedSnapshot, copy_image
-from controller.ticks import OVER, Ticks
-from objectstore.ports import ObjectStore
-from stream.ids import Millis
+from controller.metadata.records import ControllerEpoch, MetadataOffset
+from controller.quorum import RaftQuorum
+from controller.reign import Reign
+from objectstore.errors import ObjectStoreError
+from tests.sim.disk import Disk, SimDirectory
+from tests.sim.loop import PROCESS, Process
+from tests.sim.store import SimStore
 
-ADDRESS = "controller:1"
+if TYPE_CHECKING:
+    from tests.sim.world import World
 
+_ENDS = (JournalFailed, SnapshotCorrupt, SnapshotMissing, ObjectStoreError)
+"""What may end a controller's process: its disk fails, or the store does while it starts or holds damaged snapshots for the moment."""
 
-class Disk:
-    """Survives the controller's process."""
-
-    def __init__(self, base: LoadedSnapshot | None = None) -> None:
-        """base: what a cluster that was rebuilt begins with."""
-        self.records: list[bytes] = []
-        """Behind the base."""
-        self.base = Base(0, 0, 0, Members((0,))) if base is None else base.base
-        self._base_image = None if base is None else ImageCopy.of(base.image)
-        self.epoch = self.base.term
-        self.image = self.load()
-        """What the durable records add up to, kept by the simulator as the truth to check against."""
-        self.on_commit: Callable[[], None] = lambda: None
-        self.covered = MetadataOffset(self.base.offset)
-        """How far the backup was seen to reach: no snapshot is taken behind it."""
-
-    @property
-    def end_offset(self) -> MetadataOffset:
-        return MetadataOffset(self.base.offset + len(self.records))
-
-    def load(self) -> MetadataImage:
-        """As a process that starts does."""
-        image = MetadataImage()
-        if self._base_image is not None:
-            for records in self._base_image.chunks(1_000):
-                image.load(records)
-            image.loaded(MetadataOffset(self.base.offset))
-        image.apply_all(decode_record(record) for record in self.records)
-        return image
-
-    def note_covered(self, offset: MetadataOffset) -> MetadataOffset:
-        self.covered = max(self.covered, offset)
-        return offset
-
-    def append(self, records: Sequence[bytes]) -> None:
-        self.records.extend(records)
-        self.image.apply_all(decode_record(record) for record in records)
-        self.on_commit()
+_HISTORY_OVER = (BackupFenced, LogBehindBackup)
+"""What ends the process of a controller that a recovery has left behind, and no other."""
 
 
-class SimQuorum:
-    """`controller.quorum.Quorum` of one controller; records below `first_offset` are to be had as a snapshot only."""
+def addresses(count: int) -> list[str]:
+    return [f"c{number}:1" for number in range(count)]
 
-    def __init__(self, disk: Disk, rng: Random, sync_ms: float) -> None:
-        self._disk = disk
-        self._rng = rng
-        self._sync_s = sync_ms / 1000
-        disk.epoch += 1
-        self._epoch = ControllerEpoch(disk.epoch)
-        self._committed_offset = disk.end_offset
-        self._first = rng.choice((0, self._committed_offset, self._committed_offset // 2))
-        self._first = max(min(self._first, disk.covered), disk.base.offset)
-        self._committed = asyncio.Event()
+
+def config_of(number: int, count: int, common: ControllerConfig) -> ControllerConfig:
+    peers = tuple(f"{peer}@{address}" for peer, address in enumerate(addresses(count))) if count > 1 else ()
+    return msgspec.structs.replace(common, controller_id=number, peers=peers, host=f"c{number}", port=1)
+
+
+class SimController:
+    def __init__(self, world: "World", number: int, start: int, disk: Disk) -> None:
+        self.world = world
+        self.number = number
+        self.disk = disk
+        self.metadata = world.metadata
+        """Of the history that it belongs to."""
+        self.rng = Random(f"{world.seed}/controller/{number}/{start}")
+        self.process = Process(f"c{number}.{start}", link=f"c{number}")
+        self.process.network = world.network
+        self.process.controller = self
+        self.store = SimStore(world.bucket, world.weather, self.rng, world.trace)
+        self.skew_ms = world.draw_skew_ms(self.rng)
+        self.server: ControllerServer | None = None
 
     @property
-    def leadership(self) -> Leadership:
-        return Leadership(active=True, epoch=self._epoch, address=ADDRESS)
+    def is_leading(self) -> bool:
+        return self.server is not None and self.server.is_leading
 
     @property
-    def controllers(self) -> tuple[str, ...]:
-        return (ADDRESS,)
+    def epoch(self) -> int:
+        return 0 if self.server is None or self.server.quorum is None else self.server.quorum.leadership.epoch
 
-    @property
-    def first_offset(self) -> MetadataOffset:
-        return MetadataOffset(self._first)
+    def start(self) -> None:
+        self.world.loop.call_soon(lambda: self.world.loop.create_task(self._run()), context=self.process.context())
 
-    @property
-    def committed_offset(self) -> MetadataOffset:
-        return MetadataOffset(self._committed_offset)
+    async def _run(self) -> None:
+        world = self.world
+        config = config_of(self.number, world.limits.controllers, world.limits.controller)
+        self.server = server = ControllerServer(
+            config, self.store, now_ms=lambda: world.now_ms(self.skew_ms), directory=SimDirectory(self.disk, self.process), rng=self.rng
+        )
+        try:
+            await server.start()
+            assert server.failed is not None
+            await server.failed
+        except _HISTORY_OVER as error:
+            if world.is_left_behind(self):
+                world.controller_ended(self, repr(error))
+            else:
+                world.fail(f"controller {self.number} takes its history for ended: {error!r}")
+        except _ENDS as error:
+            world.controller_ended(self, repr(error))
+        except Exception as error:  # noqa: BLE001 - a defect
+            world.fail(f"controller {self.number} ended: {error!r}")
+
+
+def _of_this_process() -> SimController:
+    process = PROCESS.get()
+    assert process is not None
+    controller: SimController = process.controller
+    return controller
+
+
+class SimQuorum(RaftQuorum):
+    """The real one; what it decides is shown to the metadata log."""
+
+    def __init__(self, *args: Any) -> None:
+        self._sim = _of_this_process()
+        self._commit_seen = 0
+        super().__init__(*args)
+
+    def _look(self) -> None:
+        world = self._sim.world
+        if not self.failed.done():
+            self._commit_seen = self._sim.metadata.committed(self._sim.number, self, self._commit_seen)
+        before = self._shown
+        super()._look()
+        if self._shown != before and self._shown.active:
+            world.trace("leads", self._sim.process.name, self._shown.epoch)
+            self._sim.metadata.leads(self._sim.number, self._shown.epoch)
 
     async def propose(self, epoch: ControllerEpoch, records: Sequence[bytes]) -> MetadataOffset:
-        assert epoch == self._epoch
-        await asyncio.sleep(self._sync_s * self._rng.random())
-        self._disk.append(records)
-        await asyncio.sleep(self._sync_s * self._rng.random())
-        self._committed_offset = self._disk.end_offset
-        waiters, self._committed = self._committed, asyncio.Event()
-        waiters.set()
-        return self.committed_offset
-
-    def read(self, offset: MetadataOffset, max_bytes: int) -> CommittedRecords:
-        assert self._first <= offset <= self._committed_offset
-        start = end = offset - self._disk.base.offset
-        size_bytes = 0
-        while end < self._committed_offset - self._disk.base.offset and (end == start or size_bytes < max_bytes):
-            size_bytes += len(self._disk.records[end])
-            end += 1
-        return CommittedRecords(offset, self._disk.records[start:end])
-
-    async def wait_committed(self, offset: MetadataOffset) -> None:
-        while self._committed_offset <= offset:
-            await self._committed.wait()
-
-    async def drop_before(self, offset: MetadataOffset) -> None:
-        del offset
+        end = await super().propose(epoch, records)
+        self._sim.metadata.proposed(epoch, records, end)
+        return end
 
     async def confirm(self, epoch: ControllerEpoch) -> None:
-        assert epoch == self._epoch
-
-    def point_at(self, offset: MetadataOffset) -> Base:
-        return Base(offset, self._epoch, offset, Members((0,)))
-
-
-async def run_controller(
-    disk: Disk, store: ObjectStore, config: ControllerConfig, rng: Random, now_ms: Callable[[], Millis], sync_ms: float
-) -> tuple[Runtime, list["asyncio.Task[None]"]]:
-    """Start; returns the runtime and its periodic tasks."""
-    now = asyncio.get_running_loop().time
-    quorum = SimQuorum(disk, rng, sync_ms)
-    image = disk.load()
-    sessions = Sessions(timeout_ms=config.session_timeout_ms, grace_ms=config.session_grace_ms, lag_limit_ms=config.lag_limit_ms)
-    for node in image.nodes:
-        if not node.fenced:
-            sessions.registered(node.node_id, node.node_epoch, int(now() * 1_000))
-    runtime = Runtime(quorum, image, config, now_ms)
-    runtime.start()
-    if not image.cluster_id:
-        await runtime.submit("NameCluster", lambda _image, _now: Result([ClusterRecord(config.cluster_id)]))
-    wake = asyncio.Event()
-    backup = Backup(config, quorum, BackupLog(store, config.cluster_id), runtime.epoch, now_ms)
-    dispatch = Dispatch(
-        config,
-        runtime,
-        sessions,
-        backup,
-        new_streams=NewStreams(image.next_stream_id, quorum.committed_offset),
-        wake=wake.set,
-        now=now,
-        now_ms=now_ms,
-        new_uuid=lambda: UUID(int=rng.getrandbits(128), version=4),
-    )
-
-    async def copy() -> tuple[ImageCopy, MetadataOffset]:
-        return copy_image(image)
-
-    async def no_peers(_: object, context: StreamContext) -> None:
-        raise AssertionError(f"{context.peer()} looked for another voter")
-
-    service = ControllerService(config, quorum, REQUESTS, standby=copy, raft=no_peers, now=now)
-    service.lead(Lead(runtime, sessions, dispatch.methods(), lambda: disk.note_covered(backup.offset)))
-    ticks = Ticks(config, runtime, sessions, disconnect=service.disconnect, due=wake, now=now)
-    await service.start()
-    janitor = Janitor(config, runtime, backup, store, now_ms)
-    loop = asyncio.get_running_loop()
-    runs = (ticks.watch_sessions, ticks.watch_moves, ticks.maintain, janitor.run, backup.run)
-    return runtime, [loop.create_task(run()) for run in runs]
+        world = self._sim.world
+        since_s = world.loop.time()
+        await super().confirm(epoch)
+        self._sim.metadata.confirmed(self._sim.number, epoch, since_s)
 
 
-__all__ = ["ADDRESS", "OVER", "Disk", "run_controller"]
+class SimReign(Reign):
+    def __init__(self, config: Any, quorum: Any, image: MetadataImage, *args: Any, **options: Any) -> None:
+        sim = _of_this_process()
+        sim.metadata.reign_begins(sim.number, image)
+        super().__init__(config, quorum, image, *args, **options)
+
+
+def new_uuid() -> UUID:
+    return UUID(int=_of_this_process().rng.getrandbits(128), version=4)

@@ -16,7 +16,6 @@ from controller.snapshots import SnapshotStore
 from objectstore.errors import ObjectStoreError
 from objectstore.retry import RetryingStore, RetryPolicy
 from stream.errors import StreamError
-from tests.sim.control import Disk
 from tests.sim.loop import Process
 from tests.sim.store import SimStore
 
@@ -27,21 +26,24 @@ _TRIES_MAX = 100
 
 
 def lose_disks(world: "World") -> None:
-    """At a moment at which a controller runs. It dies with its disk, or is left behind."""
-    process = world.controller
-    if process is None or process.dead or not world.has_disk:
+    """At a moment at which a controller runs. They die with their disks, or are left behind."""
+    running = [controller for _, controller in sorted(world.controllers.items()) if not controller.process.dead]
+    if not running or not world.has_disks:
         return
     rng = world.rng
-    world.has_disk = False
+    world.has_disks = False
     fate = rng.choice(("killed", "killed", "paused", "left running"))
     world.trace("disks_lost", fate)
-    if fate == "killed":
-        world.kill_controller()
-    elif fate == "paused":
-        process.pause()
+    for controller in running:
+        if fate == "killed":
+            world.crash_controller(controller, 0)
+        elif fate == "paused":
+            controller.process.pause()
     world.later(rng.choice((0.0, 0.5, 3.0)), _begin, world)
     if fate == "paused":
-        world.later(rng.choice((1.0, 6.0)), process.resume, world.loop)
+        awake_s = rng.choice((1.0, 6.0))
+        for controller in running:
+            world.later(awake_s, controller.process.resume, world.loop)
 
 
 def _begin(world: "World") -> None:
@@ -51,7 +53,7 @@ def _begin(world: "World") -> None:
     rng = Random(f"{world.seed}/{process.name}")
     raw = SimStore(world.bucket, world.weather, rng, world.trace)
     store = RetryingStore(raw, RetryPolicy(deadline_ms=10_000), clock=world.loop.time, rng=rng)
-    recovery = Recovery(store, world.limits.controller.cluster_id, now_ms=world.now_ms, voters=(0,))
+    recovery = Recovery(store, world.limits.controller.cluster_id, now_ms=world.now_ms, voters=tuple(world.disks))
 
     async def run() -> None:
         for _ in range(_TRIES_MAX):
@@ -77,10 +79,6 @@ async def _go_on(world: "World") -> None:
     """Controllers start with empty disks: with the snapshot, that is."""
     loaded = await SnapshotStore(world.bucket, world.limits.controller.cluster_id, kept=2).load_newest()
     assert loaded is not None
-    old_next = world.disk.image.next_object_id
+    old_next = world.metadata.image.next_object_id
     world.checker.forgotten_ids.append(range(loaded.image.next_object_id - IDS_SKIPPED - 2 * old_next, loaded.image.next_object_id))
-    world.disk = Disk(loaded)
-    world.disk.on_commit = world.note_leaders
-    world.note_leaders()
-    world.has_disk = True
-    world.start_controller()
+    world.rebuilt(loaded)

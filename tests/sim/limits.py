@@ -11,7 +11,9 @@ from stream.compaction.plan import CompactionConfig
 from stream.config import StreamConfig
 
 _MIB = 1 << 20
-PREPARED_TTL_MS = 20_000
+PREPARED_TTL_MS = 8_000
+LATE_PUT_GRACE_MS = 16_000
+"""Together longer than the longest pause."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -24,6 +26,8 @@ class Limits:
     metadata_timeout_s: float
     retrying_store: bool
     brokers: int
+    controllers: int
+    skew_ms: int
     partitions: int
     producers: int
     store_p50_ms: float
@@ -55,6 +59,8 @@ def draw(rng: Random) -> Limits:
         metadata_timeout_s=pick((3.0, 30.0)),
         retrying_store=rng.random() < 0.3,
         brokers=pick((2, 3, 3, 4)),
+        controllers=pick((1, 3, 3, 3, 3)),
+        skew_ms=pick((0, 0, 200, 3_000)),
         partitions=pick((1, 2, 4, 7)),
         producers=pick((1, 2, 4)),
         store_p50_ms=p50_ms,
@@ -113,11 +119,15 @@ def _stream(rng: Random) -> StreamConfig:
 
 def _controller(rng: Random) -> ControllerConfig:
     pick = rng.choice
+    raft_heartbeat_ms = pick((150, 300))
     return ControllerConfig(
         data_dir=Path("/nowhere"),
         cluster_id="sim",
-        host="controller",
-        port=1,
+        raft_heartbeat_ms=raft_heartbeat_ms,
+        election_timeout_ms=raft_heartbeat_ms * pick((4, 8)),
+        tick_interval_ms=pick((100, 300)),
+        snapshot_records=pick((20, 100, 50_000)),
+        snapshots_kept=pick((2, 3)),
         session_timeout_ms=pick((1_500, 3_000, 6_000)),
         session_grace_ms=pick((300, 1_000)),
         read_grace_ms=pick((1, 500, 3_000)),

@@ -1,18 +1,18 @@
 """asyncio on virtual time, with processes that can be stopped, resumed and killed between any two callbacks.
 
-Invariants: time moves only when nothing is ready, straight to the next timer, so a run depends on its seed alone; tasks and futures hash
-by their serial number, so that sets of them have the same order in every run; nothing runs in a thread; "no timer and no ready task" is an
-error. Every task belongs to the process in whose context it was made: a paused process runs nothing (as after SIGSTOP, time goes on without
-it), a dead one never runs again. Must not know what is simulated. Source: style.md section 6; FoundationDB's simulator.
+Invariants: time moves only when nothing is ready, straight to the next timer, so a run depends on its seed alone; tasks and futures hash by
+their serial number, so that sets of them have the same order in every run; nothing runs in another thread; "no timer and no ready task" is
+an error. Every task belongs to the process in whose context it was made: a paused process runs nothing (as after SIGSTOP, time goes on
+without it), a dead one never runs again. Must not know what is simulated. Source: style.md section 6; FoundationDB's simulator.
 """
 
 import asyncio
 import contextvars
-from asyncio import base_events, events
+from asyncio import base_events
+from collections import deque
 from collections.abc import Callable, Coroutine
-from heapq import heappush
-from math import ulp
-from typing import Any, NoReturn
+from heapq import heappop, heappush
+from typing import Any
 
 _TIMER_DELAY_S = 1e-6
 
@@ -24,9 +24,11 @@ class SimDeadlock(Exception):
 class Process:
     """Something with a life of its own: a broker start, a controller start. `held` is what could not run because it is stopped."""
 
-    def __init__(self, name: str) -> None:
+    def __init__(self, name: str, link: str = "") -> None:
+        """link: what the network knows it by; the same for all starts at one address, else the name."""
         self.name = name
-        self.held: list[events.Handle] | None = None
+        self.link = link or name
+        self.held: list[_Handle] | None = None
         self.dead = False
         self._context = contextvars.Context()
         self._context.run(PROCESS.set, self)
@@ -68,24 +70,29 @@ def process_name() -> str:
     return "-" if process is None else process.name
 
 
-def _held(handle: events.Handle) -> bool:
-    process: Process | None = handle._context.get(PROCESS)
-    if process is None or process.held is None:
-        return False
-    process.held.append(handle)
-    return True
+class _Handle:
+    """`asyncio.Handle` and `TimerHandle` as far as tasks, futures and timeouts use them."""
+
+    __slots__ = ("args", "callback", "context", "is_cancelled")
+
+    def __init__(self, callback: Callable[..., Any], args: tuple[Any, ...], context: contextvars.Context | None) -> None:
+        self.callback = callback
+        self.args = args
+        self.context = contextvars.copy_context() if context is None else context
+        self.is_cancelled = False
+
+    def cancel(self) -> None:
+        self.is_cancelled = True
+
+    def cancelled(self) -> bool:
+        return self.is_cancelled
 
 
-class _Handle(events.Handle):
-    def _run(self) -> None:
-        if not _held(self):
-            super()._run()
+class _Timer(_Handle):
+    __slots__ = ("_when",)
 
-
-class _TimerHandle(events.TimerHandle):
-    def _run(self) -> None:
-        if not _held(self):
-            super()._run()
+    def when(self) -> float:
+        return self._when
 
 
 class SimFuture(asyncio.Future):
@@ -102,45 +109,25 @@ class SimTask(asyncio.Task):
         return self._serial
 
 
-class _Selector:
-    def __init__(self, loop: "VirtualLoop") -> None:
-        self._loop = loop
-
-    def select(self, timeout: float | None) -> list[Any]:
-        if timeout is None:
-            raise SimDeadlock(f"nothing can ever happen after {self._loop.time():.6f} s")
-        if timeout > 0:
-            self._loop.advance()
-        return []
-
-
 class VirtualLoop(base_events.BaseEventLoop):
+    """Its own queue and heap: most of a run's time goes through here."""
+
     def __init__(self) -> None:
         self._virtual_s = 0.0
         self._serials = 0
         super().__init__()
-        self._selector = _Selector(self)
+        self._timers: list[tuple[float, int, _Handle]] = []
+        self._waiting: deque[_Handle] = deque()
         self.steps = 0
-        self.set_task_factory(self._make_task)
 
     def time(self) -> float:
         return self._virtual_s
 
-    def advance(self) -> None:
-        """To the next timer and a little further, as real clocks are when a timer runs: one that finds itself early, by rounding, and
-        sets itself again must not stop the time."""
-        self._virtual_s = max(self._virtual_s, self._scheduled[0]._when) + _TIMER_DELAY_S
+    def get_debug(self) -> bool:
+        return False
 
-    @property
-    def _clock_resolution(self) -> float:
-        return ulp(self._virtual_s)
-
-    @_clock_resolution.setter
-    def _clock_resolution(self, _: float) -> None:
-        pass
-
-    def make_ready(self, handles: list[events.Handle]) -> None:
-        self._ready.extend(handles)
+    def make_ready(self, handles: list[_Handle]) -> None:
+        self._waiting.extend(handles)
 
     def create_future(self) -> SimFuture:
         future = SimFuture(loop=self)
@@ -148,25 +135,77 @@ class VirtualLoop(base_events.BaseEventLoop):
         future._serial = self._serials
         return future
 
-    def call_at(self, when: float, callback: Callable[..., Any], *args: Any, context: contextvars.Context | None = None) -> Any:
-        self._check_closed()
-        timer = _TimerHandle(when, callback, args, self, context)
-        heappush(self._scheduled, timer)
-        timer._scheduled = True
-        return timer
+    def create_task(self, coroutine: Any, *, name: str | None = None, context: contextvars.Context | None = None) -> Any:
+        self._serials += 1
+        return SimTask(coroutine, serial=self._serials, loop=self, name=name, context=context)
 
-    def run_in_executor(self, *_: Any) -> NoReturn:
-        raise AssertionError("threads are forbidden in simulated code")
-
-    def _call_soon(self, callback: Callable[..., Any], args: tuple[Any, ...], context: contextvars.Context | None) -> events.Handle:
-        handle = _Handle(callback, args, self, context)
-        self._ready.append(handle)
-        self.steps += 1
+    def call_soon(self, callback: Callable[..., Any], *args: Any, context: contextvars.Context | None = None) -> Any:
+        handle = _Handle(callback, args, context)
+        self._waiting.append(handle)
         return handle
 
-    def _make_task(self, loop: asyncio.AbstractEventLoop, coroutine: Coroutine[Any, Any, Any], **options: Any) -> SimTask:
+    def call_later(self, delay: float, callback: Callable[..., Any], *args: Any, context: contextvars.Context | None = None) -> Any:
+        return self.call_at(self._virtual_s + delay, callback, *args, context=context)
+
+    def call_at(self, when: float, callback: Callable[..., Any], *args: Any, context: contextvars.Context | None = None) -> Any:
+        handle = _Timer(callback, args, context)
+        handle._when = when
         self._serials += 1
-        return SimTask(coroutine, serial=self._serials, loop=loop, **options)
+        heappush(self._timers, (when, self._serials, handle))
+        return handle
+
+    def run_in_executor(self, executor: Any, func: Callable[..., Any], *args: Any) -> Any:
+        """The simulated disk's executor takes its virtual time. Nothing may run in another thread: what only computes runs at once."""
+        if executor is not None:
+            return executor.begin(func, *args)
+        done = self.create_future()
+        done.set_result(func(*args))
+        return done
+
+    def close(self) -> None:
+        self._waiting.clear()
+        self._timers.clear()
+        super().close()
+
+    def _run_once(self) -> None:
+        waiting, timers = self._waiting, self._timers
+        while not self._stopping:
+            if not waiting:
+                self._advance()
+            now_s = self._virtual_s
+            while timers and timers[0][0] <= now_s:
+                waiting.append(heappop(timers)[2])
+            self._run_waiting(len(waiting))
+
+    def _run_waiting(self, count: int) -> None:
+        """What is ready now; what becomes ready meanwhile has its turn after the timers."""
+        waiting = self._waiting
+        self.steps += count
+        for _ in range(count):
+            handle = waiting.popleft()
+            if handle.is_cancelled:
+                continue
+            context = handle.context
+            process = context.get(PROCESS)
+            if process is not None and process.held is not None:
+                process.held.append(handle)
+                continue
+            try:
+                context.run(handle.callback, *handle.args)
+            except (SystemExit, KeyboardInterrupt):
+                raise
+            except BaseException as error:  # noqa: BLE001 - as asyncio does
+                self.call_exception_handler({"message": f"exception in {handle.callback!r}", "exception": error})
+
+    def _advance(self) -> None:
+        """To the next timer and a little further, as real clocks are when a timer runs: one that finds itself early, by rounding, and
+        sets itself again must not stop the time."""
+        timers = self._timers
+        while timers and timers[0][2].is_cancelled:
+            heappop(timers)
+        if not timers:
+            raise SimDeadlock(f"nothing can ever happen after {self._virtual_s:.6f} s")
+        self._virtual_s = max(self._virtual_s, timers[0][0]) + _TIMER_DELAY_S
 
     def _process_events(self, _: list[Any]) -> None:
         pass

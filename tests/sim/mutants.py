@@ -13,9 +13,16 @@ import controller.managers.commits as commits
 from broker.partition.append import AppendGroup
 from broker.partition.partition import Partition
 from broker.partition.producer_state import ProducerState
+from controller.janitor import Janitor
+from controller.journal import Journal
+from controller.quorum import RaftQuorum
+from controller.raft.core import RaftCore
+from controller.runtime import Runtime
+from controller.standby import Standby
 from objectstore.errors import PreconditionFailed
 from stream.errors import WalFenced
 from stream.ids import WalSequence
+from stream.keys import wal_prefix
 from stream.ports import WalIdentity
 from stream.recovery import WalWalk
 from stream.storage import Storage
@@ -208,6 +215,81 @@ def _acknowledges_after_a_fence() -> list[Patch]:
     return [(SlotWriter, "_try", attempt)]
 
 
+def _vote_not_durable() -> list[Patch]:
+    real = Journal.append
+    return [(Journal, "append", lambda self, _hard, base, entries: real(self, None, base, entries))]
+
+
+def _journal_not_synced() -> list[Patch]:
+    def write(self: Any, frame: bytes) -> None:
+        self._file.append(frame)
+
+    return [(Journal, "_write", write)]
+
+
+def _leader_counts_its_unsynced_log() -> list[Patch]:
+    return [(RaftCore, "_own_match", lambda self: self.log.last_index)]
+
+
+def _commit_answered_before_the_quorum() -> list[Patch]:
+    async def propose(self: Any, epoch: Any, records: Any) -> Any:
+        answering = asyncio.ensure_future(real(self, epoch, records))
+        answering.add_done_callback(lambda done: done.cancelled() or done.exception())
+        await asyncio.sleep(0.001)
+        if answering.done():
+            return answering.result()
+        return self._proposed[-1].end_offset
+
+    real = RaftQuorum.propose
+    return [(RaftQuorum, "propose", propose)]
+
+
+def _old_leader_answers_reads() -> list[Patch]:
+    async def confirm(_: Any, __: Any) -> None:
+        await asyncio.sleep(0)
+
+    return [(RaftQuorum, "confirm", confirm)]
+
+
+def _uncommitted_records_are_served() -> list[Patch]:
+    """The end of the log is taken for the end of what is committed."""
+
+    def read(self: Any, offset: Any, max_bytes: int) -> Any:
+        core = self.core
+        committed, core.commit = core.commit, core.log.last_index
+        self._committed = core.log.end_offset
+        try:
+            return real(self, offset, max_bytes)
+        finally:
+            core.commit = committed
+
+    real = RaftQuorum.read
+    return [(RaftQuorum, "read", read), (RaftQuorum, "committed_offset", property(lambda self: self.core.log.end_offset))]
+
+
+def _image_not_rebuilt_after_a_reign() -> list[Patch]:
+    async def rebuild(_: Standby) -> None:
+        await asyncio.sleep(0)
+
+    return [(Standby, "rebuild", rebuild)]
+
+
+def _snapshot_of_what_is_not_committed() -> list[Patch]:
+    async def between(self: Runtime, look: Any) -> Any:
+        return look(self._image)
+
+    return [(Runtime, "between", between)]
+
+
+def _wal_trimmed_by_list() -> list[Patch]:
+    async def clean(self: Janitor, writer: Any, _: Any) -> int:
+        keys = [info.key async for info in self._store.list(wal_prefix(writer))]
+        await self._store.delete(keys)
+        return len(keys)
+
+    return [(Janitor, "_clean_wal", clean)]
+
+
 MUTANTS: dict[str, Callable[[], list[Patch]]] = {
     "ack_before_durable": _ack_before_durable,
     "ack_out_of_order": _ack_out_of_order,
@@ -228,6 +310,15 @@ MUTANTS: dict[str, Callable[[], list[Patch]]] = {
     "sequences_not_checked": _sequences_not_checked,
     "slots_in_place_deleted_by_their_writer": _slots_in_place_deleted_by_their_writer,
     "watermark_moves_at_append": _watermark_moves_at_append,
+    "wal_trimmed_by_list": _wal_trimmed_by_list,
+    "vote_not_durable": _vote_not_durable,
+    "journal_not_synced": _journal_not_synced,
+    "leader_counts_its_unsynced_log": _leader_counts_its_unsynced_log,
+    "commit_answered_before_the_quorum": _commit_answered_before_the_quorum,
+    "old_leader_answers_reads": _old_leader_answers_reads,
+    "uncommitted_records_are_served": _uncommitted_records_are_served,
+    "image_not_rebuilt_after_a_reign": _image_not_rebuilt_after_a_reign,
+    "snapshot_of_what_is_not_committed": _snapshot_of_what_is_not_committed,
 } | RECOVERY_MUTANTS
 
 

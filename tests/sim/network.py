@@ -1,8 +1,9 @@
-"""gRPC as `controller.rpc.transport` offers it, between simulated processes.
+"""gRPC as `controller.rpc.transport` offers it, and voters' messages, between simulated processes.
 
-Invariants: a unary request may be late (later than its caller waits), lost, carried out without an answer, or carried out twice; a stream
-delivers in order and breaks; while a link is cut nothing passes and streams hang; a killed process's connections are reset (or, after a
-"power failure", just fall silent). Nobody but the product decides what that means. Source: style.md section 6.
+Invariants: voters' messages are lost, doubled and overtaken; links are cut in both directions or in one. A unary request may be late (later
+than its caller waits), lost, carried out without an answer, or carried out twice; a stream delivers in order and breaks; while a link is
+cut nothing passes and streams hang; a killed process's connections are reset (or, after a "power failure", just fall silent). Nobody but
+the product decides what that means. Source: style.md section 6.
 """
 
 import asyncio
@@ -14,10 +15,18 @@ from typing import Any
 
 import grpc.aio
 
-from controller.rpc.transport import END_OF_STREAM, Metadata, RpcFailed, StatusCode
+from controller.raft.messages import Message, TimeoutNow
+from controller.raft.transport import Hello, PeerTransport
+from controller.raft.transport import _encode as encode_group
+from controller.raft.transport import _group_decoder as group_decoder
+from controller.rpc.transport import END_OF_STREAM, REQUEST_ID_KEY, Metadata, RpcFailed, StatusCode
 from tests.sim.loop import PROCESS, Process, process_name
 
 _RECONNECT_S = 0.05
+
+
+def _host(address: str) -> str:
+    return address.partition(":")[0]
 
 
 def rpc_failed(code: StatusCode, details: str) -> RpcFailed:
@@ -32,14 +41,37 @@ class Aborted(Exception):
         self.failure = rpc_failed(code, details)
 
 
+class Links:
+    """Which directions are cut. From or to ANY: everything that a process sends or is sent."""
+
+    ANY = ""
+
+    def __init__(self) -> None:
+        self._cut: set[tuple[str, str]] = set()
+
+    def cut(self, source: str, target: str) -> None:
+        self._cut.add((source, target))
+
+    def mend(self, source: str, target: str) -> None:
+        self._cut.discard((source, target))
+
+    def mend_all(self) -> None:
+        self._cut.clear()
+
+    def blocked(self, source: str, target: str) -> bool:
+        cut = self._cut
+        return bool(cut) and ((source, target) in cut or (source, self.ANY) in cut or (self.ANY, target) in cut)
+
+
 class Network:
     def __init__(self, rng: Random, trace: Callable[..., None], *, latency_ms: float, lossy: float) -> None:
         self.rng = rng
         self.trace = trace
         self.latency_ms = latency_ms
         self.lossy = lossy
-        self.cut: set[str] = set()
-        """Names of processes that are cut off from the controller."""
+        self.links = Links()
+        self.on_handover: Callable[[], None] | None = None
+        """Called once, when a leader has told another voter to take over."""
         self.listeners: dict[str, SimListener] = {}
         self._streams: dict[int, SimStreamCall] = {}
         self._tasks: set[asyncio.Task[None]] = set()
@@ -57,6 +89,24 @@ class Network:
 
     def chance(self, factor: float = 1.0) -> bool:
         return self.rng.random() < self.lossy * factor
+
+    def send_raft(self, sender: Process, address: str, hello: Hello, message: Message) -> None:
+        """A message between voters: lost, doubled, overtaken by later ones."""
+        sender.controller.metadata.says(message)
+        if isinstance(message, TimeoutNow) and self.on_handover is not None:
+            self.on_handover()
+            self.on_handover = None
+        if self.chance():
+            return
+        data = encode_group([message])
+        loop = asyncio.get_running_loop()
+        for _ in range(2 if self.chance() else 1):
+            loop.call_later(self.delay_s(), self._arrive, sender, address, hello, data, context=Context())
+
+    def _arrive(self, sender: Process, address: str, hello: Hello, data: bytes) -> None:
+        listener = self.listeners.get(address)
+        if listener is not None and listener.raft is not None and not self.links.blocked(sender.link, listener.process.link):
+            asyncio.get_running_loop().call_soon(_receive, listener.raft.__self__, hello, data, context=listener.process.context())
 
     def register_stream(self, stream: "SimStreamCall") -> None:
         self._serial += 1
@@ -77,11 +127,46 @@ class Network:
                 stream.server_died()
 
 
+def _receive(peers: PeerTransport, hello: Hello, data: bytes) -> None:
+    """As `PeerTransport.serve` does with a stream that has one message."""
+    if peers._refusal(hello):
+        return
+    sender = hello.sender
+    if peers._heard.get(sender.node_id) != sender:
+        peers._heard[sender.node_id] = sender
+        peers._introduce(sender)
+    for message in group_decoder.decode(data):
+        peers._receive(message)
+
+
+class SimRaftSender:
+    """`controller.raft.transport._Sender`, whose stream keeps the order: here messages travel one by one."""
+
+    is_over = False
+
+    def __init__(self, node_id: int, hello_to: Callable[[int], Hello], addresses_of: Callable[[int], list[str]]) -> None:
+        process = PROCESS.get()
+        assert process is not None, "a controller belongs to a process"
+        self._process = process
+        self._node_id = node_id
+        self._hello_to = hello_to
+        self._addresses_of = addresses_of
+        self._stopped = False
+
+    async def stop(self) -> None:
+        self._stopped = True
+
+    def offer(self, message: Message) -> None:
+        addresses = self._addresses_of(self._node_id)
+        if addresses and not self._stopped:
+            self._process.network.send_raft(self._process, addresses[0], self._hello_to(self._node_id), message)
+
+
 class SimListener:
-    """`controller.rpc.transport.Listener`."""
+    """`controller.rpc.transport.Listener`. raft: the bound `PeerTransport.serve`."""
 
     def __init__(self, unary: Mapping[str, Any], follow: Any, raft: Any = None) -> None:
-        del raft
+        self.raft = raft
         process = PROCESS.get()
         assert process is not None, "a server belongs to a process"
         self.process = process
@@ -193,7 +278,8 @@ class SimChannel:
         await asyncio.sleep(network.delay_s())
         if network.chance(0.3):
             await asyncio.sleep(rng.uniform(0, 8))
-        if self._process.name in network.cut or network.chance():
+        request_id = dict(metadata).get(REQUEST_ID_KEY, "")
+        if network.links.blocked(self._process.link, server := _host(self.address)) or network.chance():
             if rng.random() < 0.5:
                 _fail(answer, rpc_failed(StatusCode.UNAVAILABLE, "connection reset"))
             return
@@ -206,12 +292,15 @@ class SimChannel:
                 _fail(answer, rpc_failed(StatusCode.UNAVAILABLE, "connection refused"))
                 return
             network.trace("rpc", self._process.name, method)
+            metadata_log = listener.process.controller.metadata
+            metadata_log.asked(request_id)
             try:
                 data = await listener.call(method, request, timeout, metadata)
             except RpcFailed as error:
                 _fail(answer, error)
                 continue
-            if network.chance() or self._process.name in network.cut:
+            metadata_log.answered(listener.process.name, method, request_id, data)
+            if network.chance() or network.links.blocked(server, self._process.link):
                 if rng.random() < 0.5:
                     _fail(answer, rpc_failed(StatusCode.UNAVAILABLE, "connection reset after the request"))
                 continue
@@ -223,9 +312,10 @@ class SimChannel:
 class _Pipe:
     """One direction of a stream: in order, late, and standing still while the link is cut."""
 
-    def __init__(self, network: Network, link: str, deliver: Callable[[Any], None]) -> None:
+    def __init__(self, network: Network, source: str, target: str, deliver: Callable[[Any], None]) -> None:
         self._network = network
-        self._link = link
+        self._source = source
+        self._target = target
         self._deliver = deliver
         self._items: deque[tuple[float, Any]] = deque()
         self._last = 0.0
@@ -240,7 +330,7 @@ class _Pipe:
             self._loop.call_at(self._last, self._pump, context=Context())
 
     def _pump(self) -> None:
-        if self._link in self._network.cut:
+        if self._network.links.blocked(self._source, self._target):
             self._loop.call_later(_RECONNECT_S, self._pump, context=Context())
             return
         now = self._loop.time()
@@ -287,8 +377,9 @@ class SimStreamCall:
         self._inbox = _Inbox()
         self._server_inbox = _Inbox()
         self._handler: asyncio.Task[None] | None = None
-        self._up = _Pipe(network, process.name, self._at_server)
-        self._down = _Pipe(network, process.name, self._inbox.put)
+        server = _host(address)
+        self._up = _Pipe(network, process.link, server, self._at_server)
+        self._down = _Pipe(network, server, process.link, self._inbox.put)
         self._up.send("connect")
 
     async def read(self) -> Any:
@@ -346,6 +437,9 @@ class SimStreamCall:
             self._down.send(END_OF_STREAM)
 
     def server_write(self, message: bytes) -> None:
+        process = PROCESS.get()
+        assert process is not None
+        process.controller.metadata.told(process.name, message)
         self._down.send(message)
 
     async def server_read(self) -> Any:

@@ -15,6 +15,7 @@ from uuid import UUID
 from broker.config import BrokerConfig
 from broker.handlers.fetch import handle_fetch
 from broker.handlers.produce import handle_produce
+from broker.load_report import LoadReporter
 from broker.partition.log import LogConfig
 from broker.partition.manager import PartitionManager
 from broker.partition.partition import Partition
@@ -46,7 +47,7 @@ from stream.ports import WalIdentity
 from stream.recovery import recover_wal
 from stream.storage import Storage
 from tests.sim.checkers import Part
-from tests.sim.control import ADDRESS
+from tests.sim.control import addresses
 from tests.sim.loop import Process
 from tests.sim.store import SimStore
 
@@ -102,6 +103,7 @@ class SimBroker:
         self.me = WalIdentity(self.node_id, world.no_epoch)
         self.cluster_id = "sim"
         self.config = BrokerConfig(node_id=node_id)
+        self.skew_ms = world.draw_skew_ms(self.rng)
         self.raw_store = SimStore(world.bucket, world.weather, self.rng, world.trace)
         self.store: ObjectStore = self.raw_store
         if world.limits.retrying_store:
@@ -127,7 +129,7 @@ class SimBroker:
         return self.follower.image
 
     def now_ms(self) -> Millis:
-        return self.world.now_ms()
+        return self.world.now_ms(self.skew_ms)
 
     def can_write(self) -> bool:
         return (self.follower.can_write() or not self.world.leases) and not self.storage.fenced
@@ -145,7 +147,7 @@ class SimBroker:
 
     async def _start(self) -> None:
         world, limits = self.world, self.world.limits
-        self.client = ControllerClient([ADDRESS], rng=self.rng)
+        self.client = ControllerClient(addresses(limits.controllers), rng=self.rng)
         request = RegisterBroker(
             node_id=self.node_id, incarnation_id=UUID(int=self.rng.getrandbits(128)), host="h", port=9092, machine_host="m"
         )
@@ -189,6 +191,12 @@ class SimBroker:
         )
         if limits.compacting:
             self._tasks.append(world.loop.create_task(merger.run()))
+        if world.limits.controller.auto_balance:
+
+            async def probe() -> None:
+                await self.store.put(f"probe/{self.node_id}", b"x")
+
+            self._tasks.append(world.loop.create_task(LoadReporter(me, self.client, self.partitions, probe, interval_s=0.3).run()))
         self.serving = True
         world.trace("serving", self.process.name, me.node_epoch)
 

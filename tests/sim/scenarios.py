@@ -9,8 +9,10 @@ from typing import TYPE_CHECKING
 
 from stream.ids import NodeId
 from tests.sim.disaster import lose_disks
+from tests.sim.network import Links
 
 if TYPE_CHECKING:
+    from tests.sim.control import SimController
     from tests.sim.nodes import SimBroker
     from tests.sim.world import World
 
@@ -20,18 +22,35 @@ SCENARIOS: Mapping[str, Mapping[str, int]] = {
     "zombie": {"pause": 4, "replace": 3, "cut": 2, "crash": 1, "slow_store": 1},
     "move": {"move": 8, "ping_pong": 4, "leave": 1, "trim": 1, "compaction": 1, "pause": 1},
     "store": {"slow_store": 3, "store_down": 3, "crash": 1, "move": 1},
-    "controller": {"crash_controller": 3, "pause_controller": 2, "cut": 2, "move": 2, "crash": 1},
+    "controller": {
+        "crash_controller": 3, "pause_controller": 2, "cut_controller": 2, "transfer": 1, "coup": 3, "cut": 1, "move": 3, "crash": 2,
+    },
+    "quorum": {
+        "crash_controller": 4, "pause_controller": 2, "cut_controller": 4, "split": 4, "slow_disk": 2, "broken_disk": 1, "blackout": 1,
+        "move": 2, "coup": 4, "transfer": 3,
+    },
     "disaster": {"lose_disks": 4, "crash": 2, "pause": 1, "replace": 1, "move": 2, "ping_pong": 1, "store_down": 1, "trim": 1},
     "clock": {"cut": 6, "pause": 1, "replace": 1, "slow_store": 2, "move": 1, "nothing": 1},
+    "balance": {
+        "slow_broker": 4, "crash": 2, "pause": 1, "move": 2, "leave": 1, "crash_controller": 1, "slow_store": 1, "cut": 1, "nothing": 2,
+    },
     "mixed": {
         "crash": 3, "pause": 2, "replace": 2, "cut": 2, "move": 4, "ping_pong": 2, "leave": 1, "trim": 2,
-        "slow_store": 2, "store_down": 1, "crash_controller": 1, "pause_controller": 1, "nothing": 2,
+        "slow_store": 2, "store_down": 1, "crash_controller": 1, "pause_controller": 1, "coup": 1,
+        "cut_controller": 1, "split": 1, "slow_disk": 1, "nothing": 2,
     },
 }  # fmt: skip
 
 
+BALANCED = frozenset({"balance"})
+"""Here the controller moves partitions by itself, as quickly as it can."""
+
 WITHOUT_LEASE = frozenset({"clock"})
 """Here brokers measure time so wrongly that they never give up by themselves: only the fence in the WAL protects."""
+
+
+READING = frozenset({"controller", "quorum"})
+"""Here somebody asks the controllers all the time, without changing anything."""
 
 
 class Chaos:
@@ -61,7 +80,7 @@ class Chaos:
     def pause(self) -> None:
         if (broker := self._running()) is not None:
             broker.process.pause()
-            self._later(self._rng.choice((0.2, 2.0, 8.0, 20.0)), lambda: broker.process.resume(self._world.loop))
+            self._later(self._rng.choice((0.2, 2.0, 8.0, 15.0)), lambda: broker.process.resume(self._world.loop))
 
     def replace(self) -> None:
         if (broker := self._running()) is not None:
@@ -69,11 +88,36 @@ class Chaos:
             self._later(self._rng.choice((0.5, 4.0, 15.0)), lambda: broker.process.resume(self._world.loop))
 
     def cut(self) -> None:
+        """A broker from all controllers, or only its requests, or only their answers."""
         if (broker := self._running()) is not None:
-            name = broker.process.name
-            self._world.trace("cut", name)
-            self._world.network.cut.add(name)
-            self._later(self._rng.choice((0.3, 3.0, 12.0)), lambda: self._world.network.cut.discard(name))
+            self._cut_off(broker.process.link, self._rng.choice((0.3, 3.0, 12.0)))
+
+    def cut_controller(self) -> None:
+        """A controller, most often the leader, from everybody."""
+        if (controller := self._controller()) is not None:
+            self._cut_off(controller.process.link, self._rng.choice((0.3, 2.0, 8.0)))
+
+    def split(self) -> None:
+        """One direction between a controller and another process."""
+        controller = self._controller()
+        others = [controller.process.link for controller in self._world.controllers.values()]
+        others += [broker.process.link for _, broker in sorted(self._world.brokers.items())]
+        if controller is not None:
+            one, other = controller.process.link, self._rng.choice(others)
+            self._cut_link(*((one, other) if self._rng.random() < 0.5 else (other, one)), self._rng.choice((0.5, 4.0, 10.0)))
+
+    def _cut_off(self, link: str, duration_s: float) -> None:
+        self._world.trace("cut", link)
+        kind = self._rng.choice(("both", "both", "to", "from"))
+        if kind != "to":
+            self._cut_link(link, Links.ANY, duration_s)
+        if kind != "from":
+            self._cut_link(Links.ANY, link, duration_s)
+
+    def _cut_link(self, source: str, target: str, duration_s: float) -> None:
+        links = self._world.network.links
+        links.cut(source, target)
+        self._later(duration_s, lambda: links.mend(source, target))
 
     def leave(self) -> None:
         if (broker := self._running()) is not None and not broker.leaving:
@@ -100,22 +144,72 @@ class Chaos:
         weather.slow_factor = self._rng.choice((3.0, 10.0, 40.0))
         self._later(self._rng.choice((0.5, 3.0)), lambda: setattr(weather, "slow_factor", 1.0))
 
+    def slow_broker(self) -> None:
+        if (broker := self._running()) is not None:
+            store = broker.raw_store
+            store.slow_factor = max(1.0, self._rng.choice((800.0, 3_000.0)) / self._world.weather.p50_ms)
+            self._later(self._rng.choice((2.0, 8.0)), lambda: setattr(store, "slow_factor", 1.0))
+
     def store_down(self) -> None:
         weather = self._world.weather
         weather.down = True
         self._later(self._rng.choice((0.1, 1.0, 6.0)), lambda: setattr(weather, "down", False))
 
     def crash_controller(self) -> None:
-        self._world.crash_controller(self._rng.choice((0.01, 1.0, 5.0)))
+        if (controller := self._controller()) is not None:
+            self._world.crash_controller(controller, self._rng.choice((0.01, 1.0, 5.0)))
+
+    def blackout(self) -> None:
+        """All of them at once."""
+        for _, controller in sorted(self._world.controllers.items()):
+            self._world.crash_controller(controller, self._rng.choice((0.01, 1.0, 3.0)))
 
     def pause_controller(self) -> None:
-        process = self._world.controller
-        if process is not None and not process.dead:
-            process.pause()
-            self._later(self._rng.choice((0.3, 2.0, 8.0)), lambda: process.resume(self._world.loop))
+        if (controller := self._controller()) is not None:
+            controller.process.pause()
+            self._later(self._rng.choice((0.3, 2.0, 8.0)), lambda: controller.process.resume(self._world.loop))
 
     def lose_disks(self) -> None:
         lose_disks(self._world)
+
+    def transfer(self) -> None:
+        """The leader hands over, and hears nothing of it for a while."""
+        world = self._world
+        active = world.active_controller()
+        others = [controller for _, controller in sorted(world.controllers.items()) if controller is not active]
+        if active is None or not others or active.process.paused or active.server is None or active.server.quorum is None:
+            return
+        duration_s = self._rng.choice((0.0, 0.5, 1.5))
+
+        def cut() -> None:
+            for controller in others:
+                self._cut_link(controller.process.link, active.process.link, duration_s)
+
+        world.network.on_handover = cut
+        active.process.context().run(active.server.quorum.transfer, self._rng.choice(others).number)
+
+    def slow_disk(self) -> None:
+        if (controller := self._controller()) is not None:
+            controller.disk.slow_factor = self._rng.choice((10.0, 100.0))
+            self._later(self._rng.choice((1.0, 5.0)), lambda: setattr(controller.disk, "slow_factor", 1.0))
+
+    def broken_disk(self) -> None:
+        if (controller := self._controller()) is not None:
+            controller.disk.failing = True
+
+    def coup(self) -> None:
+        """The leader of the controllers fails in the middle of a move, a recovery or a commit."""
+        self._rng.choice((self.move, self.ping_pong, self.crash, self.leave, self.nothing))()
+        fail = self._rng.choice((self.crash_controller, self.crash_controller, self.pause_controller, self.cut_controller))
+        self._later(self._rng.choice((0.02, 0.1, 0.5, 1.5)) * self._rng.random() * 2, fail)
+
+    def _controller(self) -> "SimController | None":
+        """The one that leads, or sometimes any."""
+        running = [controller for _, controller in sorted(self._world.controllers.items()) if controller.process.held is None]
+        active = self._world.active_controller()
+        if active in running and self._rng.random() < 0.7:
+            return active
+        return self._rng.choice(running) if running else None
 
     def _running(self) -> "SimBroker | None":
         brokers = [broker for _, broker in sorted(self._world.brokers.items()) if broker.process.held is None]

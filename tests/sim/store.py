@@ -72,8 +72,9 @@ class StoreWeather:
         )
         self.faults = share > 0
 
-    def config(self) -> FaultConfig:
-        latency = Latency(self.p50_ms * self.slow_factor / 2, self.p99_ms * self.slow_factor / 2)
+    def config(self, slow_factor: float = 1.0) -> FaultConfig:
+        factor = self.slow_factor * slow_factor / 2
+        latency = Latency(self.p50_ms * factor, self.p99_ms * factor)
         return FaultConfig((latency,), self._rules if self.faults else ())
 
     def response_s(self, rng: Random) -> float:
@@ -88,6 +89,8 @@ class SimStore:
         self._rng = rng
         self._trace = trace
         self._faulty = FaultyStore(bucket, rng)
+        self.slow_factor = 1.0
+        """For this client alone: its way to the store is bad."""
         self._under_way: dict[int, asyncio.Task[None]] = {}
         self._serial = 0
 
@@ -150,7 +153,7 @@ class SimStore:
             raise
 
     async def _travel(self, operation: str, key: str, call: Callable[[], Awaitable[Any]], answer: "asyncio.Future[Any]") -> None:
-        self._faulty.config = self._weather.config()
+        self._faulty.config = self._weather.config(self.slow_factor)
         self._faulty.down = self._weather.down
         try:
             result, error = await call(), None

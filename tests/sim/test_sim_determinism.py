@@ -1,8 +1,10 @@
 """A seed is worth something only if it tells the same story every time, in this process and in another with other string hashes."""
 
+import asyncio
 import os
 import subprocess
 import sys
+import threading
 from pathlib import Path
 
 import pytest
@@ -37,8 +39,11 @@ def test_waiting_for_nothing_is_an_error() -> None:
     loop.close()
 
 
-def test_threads_are_forbidden() -> None:
+def test_what_is_given_to_a_thread_runs_in_this_one() -> None:
     loop = VirtualLoop()
-    with pytest.raises(AssertionError, match="threads"):
-        loop.run_in_executor(None, print)
+    assert loop.run_until_complete(asyncio.wait_for(_thread_of_work(), 1)) == threading.get_ident()
     loop.close()
+
+
+async def _thread_of_work() -> int:
+    return await asyncio.to_thread(threading.get_ident)

@@ -20,7 +20,7 @@ SCENARIO = {
     "wal_deleted_before_the_commit": "store",
     "commits_out_of_order": "calm",
     "zombie_may_commit": "zombie",
-    "zombie_may_close": "mixed",
+    "zombie_may_close": "move",
     "closed_without_flush": "move",
     "unclean_open_without_scan": "crash",
     "producers_not_restored": "move",
@@ -28,6 +28,15 @@ SCENARIO = {
     "sequences_not_checked": "calm",
     "slots_in_place_deleted_by_their_writer": "move",
     "watermark_moves_at_append": "calm",
+    "wal_trimmed_by_list": "crash",
+    "vote_not_durable": "quorum",
+    "journal_not_synced": "quorum",
+    "leader_counts_its_unsynced_log": "quorum",
+    "commit_answered_before_the_quorum": "quorum",
+    "old_leader_answers_reads": "quorum",
+    "uncommitted_records_are_served": "quorum",
+    "image_not_rebuilt_after_a_reign": "controller",
+    "snapshot_of_what_is_not_committed": "quorum",
     "deleted_before_the_backup": "disaster",
     "answered_before_the_backup": "disaster",
     "ids_and_epochs_given_out_again": "disaster",
@@ -36,7 +45,7 @@ SCENARIO = {
     "only_the_owners_wal_is_read": "disaster",
 }
 SEEDS_MAX = 25
-FIRST_SEED = {"recovery_stops_early": 90}
+FIRST_SEED = {"recovery_stops_early": 130, "image_not_rebuilt_after_a_reign": 20}
 """Where to look when the bug shows in one seed of fifty: a PUT has to land between two requests of a recovery, and recoveries are short."""
 
 

@@ -1,4 +1,4 @@
-"""One simulated cluster, from a seed: brokers, a controller, a store, clients, and somebody who breaks things for a while.
+"""One simulated cluster, from a seed: brokers, controllers, a store, clients, and somebody who breaks things for a while.
 
 Invariants: everything that happens follows from (seed, scenario); the same run twice has the same `trace hash`. A run ends by a `Violation`
 or after the cluster had its peace again, served every partition, and was read and cleaned completely.
@@ -7,43 +7,53 @@ or after the cluster had its peace again, served every partition, and was read a
 import asyncio
 import gc
 import hashlib
+import signal
 import warnings
 from collections import deque
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager, suppress
 from contextvars import Context
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from random import Random
 from typing import Any
 from uuid import UUID
 
+import msgspec
 import structlog
 
+import controller.identity as identity_module
+import controller.main as main_module
 import controller.managers.objects as objects_manager
+import controller.raft.transport as transport_module
+import controller.reign as reign_module
 import controller.rpc.client as client_module
 import controller.rpc.follower as follower_module
 import controller.rpc.server as server_module
-from controller.errors import BackupFenced, LogBehindBackup
-from controller.managers.reassign import alter_reassignments
-from controller.managers.result import Result
-from controller.metadata.image import MetadataImage
+from controller.errors import ControllerError, JournalFailed
+from controller.metadata.records import PartitionRecord
 from controller.rpc.client import ControllerClient
-from controller.rpc.messages import AlterReassignments, CreateTopics, ItemResults, NewTopic, PartitionTarget
+from controller.rpc.follower import MetadataFollower
+from controller.rpc.messages import AlterReassignments, CreateTopics, GetKeyValue, NewTopic, PartitionTarget, PutKeyValue
+from controller.snapshots import LoadedSnapshot
 from stream.ids import Millis, NodeEpoch, NodeId
 from tests.sim.checkers import Checker, Part, Violation
 from tests.sim.clients import Consumer, Producer
-from tests.sim.control import ADDRESS, OVER, Disk, run_controller
-from tests.sim.limits import PREPARED_TTL_MS, draw
+from tests.sim.control import SimController, SimQuorum, SimReign, addresses, new_uuid
+from tests.sim.disk import Disk
+from tests.sim.limits import LATE_PUT_GRACE_MS, PREPARED_TTL_MS, draw
 from tests.sim.loop import Process, VirtualLoop, process_name
-from tests.sim.network import Network, SimChannel, SimListener
+from tests.sim.metadata_log import MetadataLog
+from tests.sim.network import Network, SimChannel, SimListener, SimRaftSender
 from tests.sim.nodes import SimBroker
-from tests.sim.scenarios import SCENARIOS, WITHOUT_LEASE, Chaos
-from tests.sim.store import Bucket, SimStore, StoreWeather
+from tests.sim.scenarios import BALANCED, READING, SCENARIOS, WITHOUT_LEASE, Chaos
+from tests.sim.store import Bucket, StoreWeather
 
 TOPIC = "t"
-_HISTORY_OVER = (BackupFenced, LogBehindBackup)
 _START_MS = 1_700_000_000_000
 _QUIET_LIMIT_S = 120.0
+_STEP_LIMIT_S = 10.0
+"""Of the processor's time; a step needs less than a millisecond."""
+
 _DEFECTS = frozenset({"request_failed", "append_callback_failed", "wal_slot_failed_unexpectedly", "upload_failed_unexpectedly",
                       "controller_writer_failed", "metadata_follower_failed"})  # fmt: skip
 
@@ -68,6 +78,11 @@ class World:
         self.scenario = scenario
         self.rng = Random(f"{seed}/{scenario}")
         self.limits = draw(self.rng)
+        if scenario in BALANCED:
+            config = msgspec.structs.replace(
+                self.limits.controller, auto_balance=True, balance_interval_ms=300, balance_cooldown_ms=1_000, balance_bytes_min=1
+            )
+            self.limits = replace(self.limits, controller=config, partitions=max(self.limits.partitions, 6))
         self.loop = VirtualLoop()
         self.leases = scenario not in WITHOUT_LEASE
         self.no_epoch = NodeEpoch(-1)
@@ -77,33 +92,46 @@ class World:
         self.bucket = Bucket(self.now_ms)
         self.weather = StoreWeather(self.rng, fault_share=limits.store_faults, p50_ms=limits.store_p50_ms, p99_ms=limits.store_p99_ms)
         self.network = Network(Random(f"{seed}/network"), self.trace, latency_ms=limits.network_ms, lossy=limits.network_lossy)
-        self.disk = Disk()
-        self.checker = Checker(self.bucket, lambda: self.disk.image, self.fail)
+        self.disks = {number: Disk(Random(f"{seed}/disk/{number}"), limits.disk_sync_ms) for number in range(limits.controllers)}
+        self.metadata = MetadataLog(self.disks, self.fail, self.note_leaders, self.loop.time)
+        self.has_disks = True
+        """Not between the loss of the controllers' disks and the end of the recovery."""
+        self.checker = Checker(self.bucket, lambda: self.metadata.image, self.fail)
         self.parts: list[Part] = [(TOPIC, index) for index in range(limits.partitions)]
         self.brokers: dict[int, SimBroker] = {}
         self.zombies: list[SimBroker] = []
-        self.chaos_s = chaos_s if chaos_s is not None else self.rng.uniform(8, 25)
+        self.chaos_s = chaos_s if chaos_s is not None else self.rng.uniform(4, 14)
+        self.phases: list[tuple[str, float, int]] = []
         self.calm = False
         self._over = False
         self._starts = 0
         self.processes: list[Process] = []
-        self.controller: Process | None = None
-        self._runtime: Any = None
+        self.controllers: dict[int, SimController] = {}
         self._violation: asyncio.Future[None] = self.loop.create_future()
+        self._admin_process = self._new_process("admin")
+        self._admin: ControllerClient = self._admin_process.context().run(
+            lambda: ControllerClient(addresses(limits.controllers), rng=Random(f"{seed}/admin"))
+        )
         self._images: deque[tuple[float, dict[Part, tuple[int, int]]]] = deque()
-        self.disk.on_commit = self.note_leaders
-        self.has_disk = True
-        """Not between the loss of the controllers' disks and the end of the recovery."""
 
     # --- what everybody uses -----------------------------------------------------------------------------------------------------------
 
-    def now_ms(self) -> Millis:
-        return Millis(_START_MS + int(self.loop.time() * 1000))
+    def now_ms(self, skew_ms: int = 0) -> Millis:
+        return Millis(_START_MS + int(self.loop.time() * 1000) + skew_ms)
+
+    def draw_skew_ms(self, rng: Random) -> int:
+        """How wrong the wall clock of one process is."""
+        return rng.randint(-self.limits.skew_ms, self.limits.skew_ms)
 
     def trace(self, kind: str, *parts: Any) -> None:
         line = f"{self.loop.time():.6f} {kind} {parts}"
         self._hash.update(line.encode())
         self._tail.append(line)
+
+    def phase(self, name: str) -> None:
+        """For the trace, and for whoever wants to know where the time goes."""
+        self.trace("phase", name)
+        self.phases.append((name, self.loop.time(), self.loop.steps))
 
     def later(self, delay_s: float, what: Callable[..., object], *args: Any) -> None:
         """Outside of every process, whoever asks for it."""
@@ -113,7 +141,7 @@ class World:
         """What the product logs: shown after a failure, not part of the hash."""
         name = event.pop("event")
         self._tail.append(f"{self.loop.time():.6f}   [{process_name()}] {name} {event}")
-        if name in _DEFECTS and not self._over:
+        if name in _DEFECTS and event.get("error_type") != JournalFailed.__name__ and not self._over:
             self.fail(f"the product reports a defect: {name} {event}")
 
     def fail(self, what: str) -> None:
@@ -125,7 +153,7 @@ class World:
     # --- who leads ----------------------------------------------------------------------------------------------------------------------
 
     def note_leaders(self) -> None:
-        topic = self.disk.image.topics.by_name(TOPIC)
+        topic = self.metadata.image.topics.by_name(TOPIC)
         if topic is not None:
             leaders = {(TOPIC, record.partition): (record.leader, record.leader_epoch) for record in topic.partitions}
             if not self._images or self._images[-1][1] != leaders:
@@ -145,8 +173,14 @@ class World:
         return self.brokers.get(node_id), epoch
 
     def log_start(self, part: Part) -> int:
-        topic = self.disk.image.topics.by_name(part[0])
-        return 0 if topic is None else self.disk.image.streams.known(topic.partitions[part[1]].data_stream_id).start_offset
+        topic = self.metadata.image.topics.by_name(part[0])
+        return 0 if topic is None else self.metadata.image.streams.known(topic.partitions[part[1]].data_stream_id).start_offset
+
+    def _new_process(self, name: str) -> Process:
+        process = Process(name)
+        process.network = self.network
+        self.processes.append(process)
+        return process
 
     # --- processes ----------------------------------------------------------------------------------------------------------------------
 
@@ -193,71 +227,72 @@ class World:
         self.zombies.append(broker)
         self.start_broker(broker.node_id)
 
-    def start_controller(self) -> None:
-        disk = self.disk
-        process = Process(f"c{disk.epoch + 1}")
-        process.network = self.network
-        self.processes.append(process)
-        self.controller = process
-        rng = Random(f"{self.seed}/controller/{disk.epoch}")
-        store = SimStore(self.bucket, self.weather, rng, self.trace)
-
-        async def run() -> None:
-            self._runtime, tasks = await run_controller(disk, store, self.limits.controller, rng, self.now_ms, self.limits.disk_sync_ms)
-            for task in tasks:
-                task.add_done_callback(lambda task: self._controller_task_over(process, task))
-
-        self.loop.call_soon(lambda: self.loop.create_task(run()), context=process.context())
-
-    def _controller_task_over(self, process: Process, task: "asyncio.Task[None]") -> None:
-        if not self._over and not task.cancelled() and isinstance(task.exception(), _HISTORY_OVER) and self._is_left_behind(process):
-            process.kill()  # as its process ends, of a history that is over
-            self.network.process_died(process, resets=True)
-        elif not self._over and not task.cancelled() and not isinstance(task.exception(), OVER):
-            self.fail(f"a task of the controller ended: {task.exception()!r}")
-
-    def _is_left_behind(self, process: Process) -> bool:
-        """A controller of a history that a recovery has ended, or is about to."""
-        return process is not self.controller or not self.has_disk
-
-    def crash_controller(self, delay_s: float) -> None:
-        if self.controller is None or self.controller.dead or not self.has_disk:
+    def start_controller(self, number: int) -> None:
+        running = self.controllers.get(number)
+        if self._over or not self.has_disks or (running is not None and not running.process.dead and not self.is_left_behind(running)):
             return
-        self.kill_controller()
-        self.later(delay_s, self.start_controller)
+        self._starts += 1
+        controller = SimController(self, number, self._starts, self.disks[number])
+        self.processes.append(controller.process)
+        self.controllers[number] = controller
+        self.trace("start", controller.process.name)
+        controller.start()
 
-    def kill_controller(self) -> None:
-        assert self.controller is not None
-        self.trace("crash", self.controller.name)
-        self.controller.kill()
-        self.network.process_died(self.controller, resets=True)
+    def is_left_behind(self, controller: SimController) -> bool:
+        """It belongs to a history that a recovery has ended, or is about to."""
+        return controller.metadata is not self.metadata or not self.has_disks
+
+    def rebuilt(self, begin: LoadedSnapshot) -> None:
+        """All controllers' disks were lost; new ones begin with this snapshot and nothing else."""
+        self.trace("rebuilt", begin.base.index, begin.offset)
+        self.disks = {number: Disk(Random(f"{self.seed}/disk/{number}/{begin.offset}"), self.limits.disk_sync_ms) for number in self.disks}
+        self.metadata = MetadataLog(self.disks, self.fail, self.note_leaders, self.loop.time, begin)
+        self.note_leaders()
+        self.has_disks = True
+        for number in self.disks:
+            self.start_controller(number)
+
+    def controller_ended(self, controller: SimController, reason: str) -> None:
+        """The process exits by itself; its supervisor starts it anew."""
+        self._tail.append(f"      because {reason}")
+        self.crash_controller(controller, self.rng.choice((0.05, 1.0)))
+
+    def crash_controller(self, controller: SimController, delay_s: float) -> None:
+        if controller.process.dead or self._over:
+            return
+        self.trace("crash", controller.process.name)
+        controller.process.kill()
+        controller.disk.crash()
+        controller.store.process_died()
+        self.network.process_died(controller.process, resets=self.rng.random() < 0.7)
+        if not self.is_left_behind(controller):
+            self.later(delay_s, self.start_controller, controller.number)
+
+    def active_controller(self) -> SimController | None:
+        """One that takes itself for the leader, the newest if there are two."""
+        leading = [
+            controller for _, controller in sorted(self.controllers.items()) if controller.is_leading and not controller.process.dead
+        ]
+        return max(leading, key=lambda controller: controller.epoch, default=None)
 
     def move(self, part: Part, target: NodeId) -> None:
         """Reassign a partition to one broker, dead or alive; to where it is already, what moves is cancelled."""
-        settings = self.limits.controller.move_timeout_ms
+        self.trace("move", part, target)
+        topic = self.metadata.image.topics.by_name(part[0])
+        is_back = topic is not None and topic.partitions[part[1]].replicas[0] == target
+        wanted = PartitionTarget(topic=part[0], partition=part[1], replicas=None if is_back else [target])
 
-        def work(image: MetadataImage, now_ms: Millis) -> Result[ItemResults]:
-            topic = image.topics.by_name(part[0])
-            is_back = topic is not None and topic.partitions[part[1]].replicas[0] == target
-            wanted = PartitionTarget(topic=part[0], partition=part[1], replicas=None if is_back else [target])
-            live = [node.node_id for node in image.nodes if not node.fenced]
-            return alter_reassignments(image, AlterReassignments(partitions=[wanted]), now_ms, live=live, timeout_ms=settings)
+        async def ask() -> None:
+            with suppress(TimeoutError, ControllerError):
+                await self._admin.alter_reassignments(AlterReassignments(partitions=[wanted]), timeout_s=10)
 
-        async def submit() -> None:
-            try:
-                await self._runtime.submit("Move", work)
-            except (TimeoutError, *OVER):
-                return
-
-        if self.controller is not None and self._runtime is not None and not self.controller.dead:
-            self.trace("move", part, target)
-            self.loop.call_soon(lambda: self.loop.create_task(submit()), context=self.controller.context())
+        self.loop.call_soon(lambda: self.loop.create_task(ask()), context=self._admin_process.context())
 
     # --- the run ------------------------------------------------------------------------------------------------------------------------
 
     def run(self) -> Outcome:
         violation: str | None = None
-        with _patched(self), _quiet_collector():
+        with _patched(self), _quiet_collector(), _step_limit(self):
             self.loop.set_exception_handler(self._on_loop_error)
             try:
                 self.loop.run_until_complete(self._main())
@@ -267,7 +302,7 @@ class World:
                 self._dispose()
         return Outcome(
             self.seed, self.scenario, violation, self.loop.time(), self.loop.steps, self._hash.hexdigest(),
-            self.checker.acked_count, self.checker.read_count, tuple(self._tail),
+            self.checker.acked_count, self.checker.read_count, tuple(self._tail) if violation else (),
         )  # fmt: skip
 
     async def _main(self) -> None:
@@ -278,47 +313,73 @@ class World:
         life.result()
 
     async def _live(self) -> None:
-        self.start_controller()
+        for number in range(self.limits.controllers):
+            self.start_controller(number)
         for node_id in range(1, self.limits.brokers + 1):
             self.start_broker(node_id)
+        watching = self.loop.create_task(self._watch())
+        self._watch_as_observer()
         await self._create_topic()
+        self.phase("ready")
         stop = asyncio.Event()
         producers = [Producer(self, number, idempotent=number > 0) for number in range(self.limits.producers + 1)]
         consumers = [Consumer(self, number) for number in range(2)]
         writing = [self.loop.create_task(producer.run(stop)) for producer in producers]
         reading = [self.loop.create_task(consumer.run(stop)) for consumer in consumers]
-        watching = self.loop.create_task(self._watch())
         await Chaos(self, SCENARIOS[self.scenario]).run(self.chaos_s)
         self._calm_down()
+        self.phase("calm")
         stop.set()
         await self._within(_QUIET_LIMIT_S, "clients got no answer", asyncio.gather(*writing, *reading))
+        self.phase("answered")
         await self._within(_QUIET_LIMIT_S, "not every partition is writable", producers[-1].write(self.parts))
+        self.phase("written")
         await self._within(_QUIET_LIMIT_S, "not everything can be read", self._read_all(9))
-        await asyncio.sleep(self._grace_s())
-        end = self.loop.time() + _QUIET_LIMIT_S
-        while self.checker.orphans() and self.loop.time() < end:  # noqa: ASYNC110 - virtual time is free
-            await asyncio.sleep(1)
-        if orphans := self.checker.orphans():
-            self.fail(f"objects are left over: {orphans[:5]}")
+        await self._within(_QUIET_LIMIT_S, "not every move ends", self._moves_end())
+        self.phase("cleaning")
+        await self._clean()
+        self.phase("end")
         watching.cancel()
         self.checker.check_metadata()
         await self._within(_QUIET_LIMIT_S, "not everything can be read after the clean-up", self._read_all(10))
 
     async def _create_topic(self) -> None:
-        process = Process("admin")
-        process.network = self.network
-        self.processes.append(process)
         request = CreateTopics(topics=[NewTopic(name=TOPIC, partitions=self.limits.partitions)])
 
         async def create() -> None:
-            client = ControllerClient([ADDRESS], rng=Random(f"{self.seed}/admin"))
-            while self.disk.image.topics.by_name(TOPIC) is None:
-                await client.create_topics(request, timeout_s=60)
+            while self.metadata.image.topics.by_name(TOPIC) is None:
+                with suppress(TimeoutError, ControllerError):
+                    await self._admin.create_topics(request, timeout_s=60)
                 await asyncio.sleep(0.2)
 
-        while not self.disk.image.nodes:  # noqa: ASYNC110 - virtual time is free
+        while not self.metadata.image.nodes:  # noqa: ASYNC110 - virtual time is free
             await asyncio.sleep(0.1)
-        await self.loop.create_task(create(), context=process.context())
+        await self.loop.create_task(create(), context=self._admin_process.context())
+
+    def _watch_as_observer(self) -> None:
+        """Somebody without a session follows the committed records, from whichever controller serves them, and asks for what is there."""
+        process = self._new_process("observer")
+
+        async def follow() -> None:
+            rng = Random(f"{self.seed}/observer")
+            client = ControllerClient(rng.sample(addresses(self.limits.controllers), self.limits.controllers), rng=rng)
+            await MetadataFollower(client, None, rng=rng).start(_QUIET_LIMIT_S)
+            if self.scenario in READING:
+                await self._write_and_read(rng)
+
+        process.context().run(lambda: self.loop.create_task(follow()))
+
+    async def _write_and_read(self, rng: Random) -> None:
+        """The writer asks anybody for the leader, the reader asks whom it knows."""
+        known = addresses(self.limits.controllers)
+        writer, reader = ControllerClient(known, rng=rng), ControllerClient(known, rng=rng)
+        while not self._over:
+            writer.redirect(rng.choice(known))
+            with suppress(TimeoutError, ControllerError):
+                await writer.put_key_value(PutKeyValue(key="k", value=b"v"), timeout_s=1)
+            with suppress(TimeoutError, ControllerError):
+                await reader.get_key_value(GetKeyValue(key="k"), timeout_s=1)
+            await asyncio.sleep(rng.uniform(0.1, 0.8))
 
     async def _watch(self) -> None:
         while True:
@@ -335,7 +396,9 @@ class World:
         self.weather.faults = self.weather.down = False
         self.weather.slow_factor = 1.0
         self.network.lossy = 0.0
-        self.network.cut.clear()
+        self.network.links.mend_all()
+        for disk in self.disks.values():
+            disk.slow_factor, disk.failing = 1.0, False
         for process in self.processes:
             process.resume(self.loop)
 
@@ -356,10 +419,31 @@ class World:
         for part in self.parts:
             self.checker.check_all_read(part, consumer.starts[part], consumer.watermarks[part])
 
+    async def _clean(self) -> None:
+        """What nothing refers to goes. What was never committed goes so late that only every twentieth run waits for it."""
+        is_patient = self.rng.random() < 0.05
+        await asyncio.sleep(self._grace_s() if is_patient else 1)
+        end = self.loop.time() + _QUIET_LIMIT_S
+        while (orphans := self.checker.orphans(prepared=is_patient)) and self.loop.time() < end:  # noqa: ASYNC110 - virtual time is free
+            await asyncio.sleep(0.5)
+        if orphans:
+            self.fail(f"objects are left over: {orphans[:5]}")
+
+    async def _moves_end(self) -> None:
+        while any(record.move is not None and record.target_replicas is not None for record in self._partitions()):  # noqa: ASYNC110
+            await asyncio.sleep(0.5)
+
+    def _partitions(self) -> Sequence[PartitionRecord]:
+        topic = self.metadata.image.topics.by_name(TOPIC)
+        return () if topic is None else topic.partitions
+
     def _grace_s(self) -> float:
         stream, config = self.limits.stream, self.limits.controller
         graces_ms = stream.block_age_max_ms + stream.wal_delete_grace_ms + 3 * config.read_grace_ms + 4 * config.janitor_interval_ms
-        return (PREPARED_TTL_MS + graces_ms + 4 * config.maintenance_interval_ms + 20 * self.limits.store_p99_ms) / 1000 + 10
+        graces_ms += 2 * self.limits.skew_ms
+        return (
+            PREPARED_TTL_MS + LATE_PUT_GRACE_MS + graces_ms + 4 * config.maintenance_interval_ms + 20 * self.limits.store_p99_ms
+        ) / 1000 + 10
 
     def _on_loop_error(self, _: Any, context: dict[str, Any]) -> None:
         self.fail(f"the loop reports: {context.get('message')} {context.get('exception')!r}")
@@ -391,6 +475,12 @@ class World:
             await asyncio.sleep(0)
 
 
+def outcome_of(scenario: str | None, seed: int) -> Outcome:
+    """One run; the seed chooses the scenario if nobody else does."""
+    names = list(SCENARIOS)
+    return World(seed, scenario or names[seed % len(names)]).run()
+
+
 @contextmanager
 def _patched(world: World) -> Iterator[None]:
     """The product's borders: transport, ids, logs, and the life of prepared objects (an hour is too long to wait for)."""
@@ -400,7 +490,13 @@ def _patched(world: World) -> Iterator[None]:
         (client_module, "Channel", SimChannel),
         (follower_module, "Channel", SimChannel),
         (server_module, "Listener", SimListener),
+        (transport_module, "_Sender", SimRaftSender),
+        (main_module, "RaftQuorum", SimQuorum),
+        (main_module, "Reign", SimReign),
+        (reign_module, "uuid4", new_uuid),
+        (identity_module, "new_id", lambda: new_uuid().hex[:22]),
         (client_module, "uuid4", lambda: UUID(int=rng.getrandbits(128))),
+        (objects_manager, "LATE_PUT_GRACE_MS", LATE_PUT_GRACE_MS),
         (objects_manager, "prepare_objects", lambda *args: real_prepare(*args, ttl_ms=PREPARED_TTL_MS)),
     ]
     originals = [getattr(target, name) for target, name, _ in replaced]
@@ -424,10 +520,33 @@ def _log_to(world: World) -> Callable[..., Any]:
 
 
 @contextmanager
+def _step_limit(world: World) -> Iterator[None]:
+    """Code that never gives the loop a turn ends the run, wherever it is."""
+    steps = -1
+
+    def look(_: int, __: object) -> None:
+        nonlocal steps
+        if world.loop.steps == steps:
+            raise Violation(f"a step of {process_name()} does not end")
+        steps = world.loop.steps
+
+    previous = signal.signal(signal.SIGVTALRM, look)
+    signal.setitimer(signal.ITIMER_VIRTUAL, _STEP_LIMIT_S, _STEP_LIMIT_S)
+    try:
+        yield
+    finally:
+        signal.setitimer(signal.ITIMER_VIRTUAL, 0)
+        signal.signal(signal.SIGVTALRM, previous)
+
+
+@contextmanager
 def _quiet_collector() -> Iterator[None]:
     """Finalizers run when memory happens to be full: not inside a run."""
     was_enabled = gc.isenabled()
     gc.disable()
+    if not gc.get_freeze_count():
+        gc.collect()
+        gc.freeze()  # modules and their like: not to be looked at after every run
     try:
         yield
     finally:

@@ -4,6 +4,7 @@ from pathlib import Path
 
 import pytest
 
+from controller.directory import LocalFiles
 from controller.errors import JournalCorrupt
 from controller.journal import Journal, Recovered
 from controller.raft.messages import Base, Entry, HardState, Members
@@ -16,7 +17,7 @@ STATES = [HardState(1, 0), HardState(1, 0), HardState(2, 1)]
 
 def write(directory: Path) -> tuple[Path, list[int]]:
     """A journal of three frames; the file and its length after each of them."""
-    journal = Journal(directory)
+    journal = Journal(LocalFiles(directory))
     journal.open()
     journal.start(BASE)
     path = next(directory.glob("*.journal"))
@@ -29,7 +30,7 @@ def write(directory: Path) -> tuple[Path, list[int]]:
 
 
 def reopen(directory: Path) -> Recovered:
-    return Journal(directory).open()
+    return Journal(LocalFiles(directory)).open()
 
 
 def test_everything_appended_is_there_after_a_restart(tmp_path: Path) -> None:
@@ -45,7 +46,7 @@ def test_a_file_cut_at_every_byte_recovers_to_the_last_whole_frame(tmp_path: Pat
         directory.mkdir()
         (directory / path.name).write_bytes(whole[:length])
         count = sum(size <= length for size in sizes) - 1
-        journal = Journal(directory)
+        journal = Journal(LocalFiles(directory))
         recovered = journal.open()
         assert recovered.entries == ENTRIES[:count]
         assert recovered.hard == (STATES[count - 1] if count else HardState())
@@ -82,7 +83,7 @@ def test_a_flipped_bit_is_refused_unless_it_is_in_the_last_frame(tmp_path: Path)
 def test_damage_in_an_older_segment_and_a_missing_segment_are_refused(tmp_path: Path) -> None:
     path, _ = write(tmp_path)
     for _ in range(2):
-        journal = Journal(tmp_path)
+        journal = Journal(LocalFiles(tmp_path))
         journal.open()
         journal.start(BASE)
         journal.close()
@@ -98,7 +99,7 @@ def test_damage_in_an_older_segment_and_a_missing_segment_are_refused(tmp_path: 
 
 
 def test_a_rewritten_index_replaces_everything_behind_it(tmp_path: Path) -> None:
-    journal = Journal(tmp_path)
+    journal = Journal(LocalFiles(tmp_path))
     journal.open()
     journal.start(BASE)
     journal.append(HardState(1, 0), None, ENTRIES[:2])
@@ -110,7 +111,7 @@ def test_a_rewritten_index_replaces_everything_behind_it(tmp_path: Path) -> None
 
 def test_a_snapshot_replaces_a_log_that_it_does_not_continue(tmp_path: Path) -> None:
     write(tmp_path)
-    journal = Journal(tmp_path)
+    journal = Journal(LocalFiles(tmp_path))
     journal.open()
     journal.start(BASE)
     ahead = Base(9, 4, 20, MEMBERS)
@@ -121,7 +122,7 @@ def test_a_snapshot_replaces_a_log_that_it_does_not_continue(tmp_path: Path) -> 
 
 def test_segments_behind_a_snapshot_are_deleted_and_the_hard_state_survives(tmp_path: Path) -> None:
     write(tmp_path)
-    journal = Journal(tmp_path)
+    journal = Journal(LocalFiles(tmp_path))
     journal.open()
     journal.start(BASE)
     journal.append(None, None, [Entry(4, 2, 4, [b"e"])])
@@ -132,3 +133,23 @@ def test_segments_behind_a_snapshot_are_deleted_and_the_hard_state_survives(tmp_
     journal.close()
     assert reopen(tmp_path) == Recovered(HardState(2, 1), Base(4, 2, 5, MEMBERS), [Entry(5, 2, 5, [b"f"])])
     assert len(list(tmp_path.glob("*.journal"))) == 1
+
+
+def test_entries_behind_a_dropped_part_outlive_the_segments_before_theirs(tmp_path: Path) -> None:
+    entries = [Entry(index, 1, index - 1, [b"%d" % index]) for index in range(1, 10)]
+    journal = Journal(LocalFiles(tmp_path))
+    for first in (0, 3, 6):
+        journal.close()
+        journal = Journal(LocalFiles(tmp_path))
+        journal.open()
+        journal.start(BASE)
+        for entry in entries[first : first + 3]:
+            journal.append(None, None, [entry])
+    base = Base(4, 1, 4, MEMBERS)
+    journal.drop_before(base)
+    journal.close()
+    assert len(list(tmp_path.glob("*.journal"))) == 3, "the first segment holds nothing behind the base"
+    assert reopen(tmp_path) == Recovered(HardState(), base, entries[4:])
+    min(tmp_path.glob("*.journal")).unlink()
+    with pytest.raises(JournalCorrupt, match="entries begin at 7 behind base 4"):
+        reopen(tmp_path)

@@ -7,11 +7,19 @@ from random import Random
 
 import pytest
 
+from controller.config import ControllerConfig
+from controller.directory import LocalDirectory
 from controller.errors import JournalFailed, NotLeader, QuorumClosed, SnapshotMissing
-from controller.metadata.records import ControllerEpoch, MetadataOffset
+from controller.metadata.codec import encode_record
+from controller.metadata.image import MetadataImage
+from controller.metadata.records import ClusterRecord, ControllerEpoch, MetadataOffset
+from controller.metadata.snapshot import ImageCopy
 from controller.quorum import RaftQuorum
 from controller.raft.core import CoreConfig
 from controller.raft.messages import Base, Members, Message
+from controller.snapshots import SnapshotStore
+from controller.standby import Standby
+from objectstore.memory import MemoryStore
 
 MEMBERS = Members((0,))
 
@@ -26,7 +34,7 @@ def offset(number: int) -> MetadataOffset:
 
 
 def make(directory: Path) -> RaftQuorum:
-    return RaftQuorum(directory, CoreConfig(0), {0: "here:1"}, Random(1))
+    return RaftQuorum(LocalDirectory(directory), CoreConfig(0), {0: "here:1"}, Random(1))
 
 
 async def begin(quorum: RaftQuorum, snapshot: Base | None = None) -> ControllerEpoch:
@@ -107,3 +115,46 @@ async def test_a_failed_fsync_ends_the_quorum_and_commits_nothing(tmp_path: Path
     with pytest.raises(JournalFailed):
         await quorum.wait_committed(offset(1))
     await quorum.close()
+
+
+async def test_a_standby_whose_snapshot_is_ahead_of_its_log_waits_for_the_log(tmp_path: Path) -> None:
+    """A deposed leader loads the snapshot of its successor before it has heard of what that one committed."""
+    quorum = make(tmp_path)
+    epoch = await begin(quorum)
+    store = MemoryStore()
+    config = ControllerConfig(data_dir=tmp_path, cluster_id="c")
+    snapshots = SnapshotStore(store, "c", kept=2)
+    image = MetadataImage()
+    image.apply_all([ClusterRecord("c")])
+    await snapshots.save(ImageCopy.of(image), Base(2, epoch, 1, MEMBERS))
+    standby = Standby(config, quorum, snapshots)
+    await standby.rebuild()
+    assert standby.image.end_offset > quorum.committed_offset
+    waiting = asyncio.create_task(standby.catch_up())
+    await asyncio.wait((waiting,), timeout=0.01)
+    assert not waiting.done(), "it must leave the loop to whoever brings the log"
+    await quorum.propose(epoch, [encode_record(ClusterRecord("c"))])
+    async with asyncio.timeout(5):
+        await waiting
+    assert standby.image.end_offset == quorum.committed_offset
+    await quorum.close()
+
+
+async def test_entries_without_records_are_dropped_only_when_a_snapshot_covers_them(tmp_path: Path) -> None:
+    """Each epoch begins with one. Without a snapshot none may go, or the next start looks for a snapshot that never was."""
+    for _ in range(3):
+        quorum = make(tmp_path)
+        epoch = await begin(quorum)
+        await quorum.drop_before(offset(0))
+        await quorum.close()
+    quorum = make(tmp_path)
+    epoch = await begin(quorum)
+    await quorum.propose(epoch, [b"one"])
+    snapshot = quorum.point_at(offset(1))
+    await quorum.close()
+    for _ in range(2):
+        quorum = make(tmp_path)
+        await begin(quorum, snapshot)
+        await quorum.drop_before(offset(1))
+        assert quorum.first_offset == 1
+        await quorum.close()

@@ -285,6 +285,15 @@ class TestObjects:
         cluster.tick()
         assert [state.phase for state in cluster.image.objects] == [ObjectPhase.DESTROYED]
 
+    def test_what_was_never_committed_is_deleted_when_no_put_of_it_can_land_any_more(self, cluster: Cluster, one: WalIdentity) -> None:
+        item = cluster.prepare(one)[0]
+        cluster.now_ms += objects.PREPARED_TTL_MS
+        cluster.tick()
+        late_ms = objects.LATE_PUT_GRACE_MS
+        assert objects.deletable(cluster.image, Millis(cluster.now_ms + late_ms - 1), 1_000, 10) == []
+        due = objects.deletable(cluster.image, Millis(cluster.now_ms + late_ms), 1_000, 10)
+        assert [state.object_id for state in due] == [item.object_id]
+
     def test_destroyed_objects_are_removed_after_the_grace(self, cluster: Cluster, one: WalIdentity) -> None:
         item = cluster.prepare(one)[0]
         cluster.commit(one, uploaded(item, part(1, 0, 5)))

@@ -1,0 +1,147 @@
+"""The metadata as a majority decided it, kept from outside, and what controllers say about it.
+
+Checked at once: a commit lies on a majority of disks; every controller commits the same entry in the same place, whatever becomes of the
+leader; a term has one leader; a leader begins with exactly the image of what is committed; a vote or an acknowledgement that leaves is on
+the disk; brokers are told committed records only; an answer tells what is committed, and at least what was committed when it was asked for.
+Must not look into anybody's image but at the begin of its reign.
+"""
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import msgspec
+
+from controller.metadata.codec import decode_record, encode_record
+from controller.metadata.image import MetadataImage
+from controller.metadata.snapshot import ImageCopy
+from controller.quorum import RaftQuorum
+from controller.raft.messages import AppendReply, Entry, HardState, Message, VoteReply
+from controller.raft.quorum import majority
+from controller.rpc.messages import MetadataBatch, Reply
+from controller.snapshots import LoadedSnapshot
+from tests.sim.disk import Disk
+
+_reply_decoder = msgspec.msgpack.Decoder(Reply[Any])
+_batch_decoder = msgspec.msgpack.Decoder(MetadataBatch)
+
+
+class MetadataLog:
+    def __init__(
+        self,
+        disks: Mapping[int, Disk],
+        fail: Callable[[str], None],
+        on_commit: Callable[[], None],
+        now: Callable[[], float],
+        begin: LoadedSnapshot | None = None,
+    ) -> None:
+        """One history. on_commit: called when the image has moved. begin: what a rebuilt cluster begins with; its image is taken over."""
+        self._disks = disks
+        self._fail = fail
+        self._on_commit = on_commit
+        self._now = now
+        self.image = MetadataImage() if begin is None else begin.image
+        """What the committed records add up to: the truth to check against."""
+        self._first_offset, self._first_index = (0, 0) if begin is None else (begin.base.offset, begin.base.index)
+        self.records: list[bytes] = []
+        """Behind the begin."""
+        self._entries: list[Entry] = []
+        self._leaders: dict[int, int] = {}
+        self._asked: dict[str, int] = {}
+        self._heard: dict[tuple[int, int], dict[int, float]] = {}
+        """When a voter last answered the leader of a term, by leader and term."""
+
+    @property
+    def end_offset(self) -> int:
+        return self._first_offset + len(self.records)
+
+    def committed(self, controller: int, quorum: RaftQuorum, since: int) -> int:
+        """A controller's commit stands at the returned index now; it stood at `since`."""
+        core = quorum.core
+        log, commit = core.log, core.commit
+        for index in range(max(since, log.base.index) + 1, commit + 1):
+            self._compare(controller, log.slice(index, 1, 1)[0], log.members.voters)
+        return commit
+
+    def leads(self, controller: int, epoch: int) -> None:
+        if self._leaders.setdefault(epoch, controller) != controller:
+            self._fail(f"epoch {epoch} is led by controller {self._leaders[epoch]} and by {controller}")
+
+    def reign_begins(self, controller: int, image: MetadataImage) -> None:
+        if image.end_offset > self.end_offset:
+            self._fail(f"controller {controller} leads with records up to {image.end_offset}, {self.end_offset} are committed")
+        elif image.end_offset == self.end_offset and _told(image) != _told(self.image):
+            self._fail(f"controller {controller} leads with an image of {image.end_offset} records that is not what was committed")
+
+    def says(self, message: Message) -> None:
+        """A voter tells another one, who will rely on it."""
+        disk = self._disks[message.sender]
+        if isinstance(message, VoteReply) and message.granted and not message.pre:
+            if not disk.has_voted(HardState(message.term, message.to)):
+                self._fail(f"controller {message.sender} votes for {message.to} in term {message.term}, its disk has {disk.durable.hard}")
+        elif isinstance(message, AppendReply):
+            self._heard.setdefault((message.to, message.term), {})[message.sender] = self._now()
+            if not message.rejected and message.index > max(disk.durable.base.index + len(disk.durable.entries), self._first_index):
+                self._fail(f"controller {message.sender} acknowledges entry {message.index}, which is not on its disk")
+
+    def proposed(self, epoch: int, records: Sequence[bytes], end_offset: int) -> None:
+        """A proposal of this epoch was answered with success."""
+        end = end_offset - self._first_offset
+        if self.records[end - len(records) : end] != list(records):
+            self._fail(f"a proposal of epoch {epoch} that ends at {end_offset} is taken for committed, {self.end_offset} records are")
+
+    def confirmed(self, controller: int, epoch: int, since_s: float) -> None:
+        """A controller takes it for confirmed that at some moment since then nobody else led."""
+        heard = self._heard.get((controller, epoch), {})
+        confirming = 1 + sum(heard_s >= since_s for heard_s in heard.values())
+        if confirming < majority(len(self._disks)):
+            self._fail(f"controller {controller} takes epoch {epoch} for confirmed by {confirming} of {len(self._disks)} voters")
+
+    def asked(self, request_id: str) -> None:
+        self._asked.setdefault(request_id, self.end_offset)
+
+    def answered(self, controller: str, method: str, request_id: str, data: bytes) -> None:
+        reply = _reply_decoder.decode(data)
+        if reply.offset <= 0:
+            return
+        if reply.offset > self.end_offset:
+            self._fail(f"{controller} answers {method} with offset {reply.offset}, {self.end_offset} are committed")
+        if reply.offset < self._asked.get(request_id, 0):
+            self._fail(f"{controller} answers {method} from offset {reply.offset}, {self._asked[request_id]} was committed before")
+
+    def told(self, controller: str, data: bytes) -> None:
+        """A message of a stream of committed records."""
+        batch = _batch_decoder.decode(data)
+        if batch.snapshot:
+            if batch.base_offset > self.end_offset:
+                self._fail(f"{controller} sends a snapshot at {batch.base_offset}, {self.end_offset} records are committed")
+            return
+        at = batch.base_offset - self._first_offset
+        if [bytes(record) for record in batch.records] != self.records[at : at + len(batch.records)]:
+            self._fail(f"{controller} sends records [{at}, {batch.end_offset}) that are not the committed ones ({self.end_offset})")
+
+    def _compare(self, controller: int, entry: Entry, voters: Sequence[int]) -> None:
+        committed = self._first_index + len(self._entries)
+        if entry.index <= committed:
+            known = self._entries[entry.index - 1 - self._first_index]
+            if entry != known:
+                self._fail(
+                    f"controller {controller} commits another entry {entry.index} of term {entry.term} than was committed ({known.term})"
+                )
+            return
+        if entry.index != committed + 1:
+            self._fail(f"controller {controller} commits entry {entry.index} first, nobody has committed {committed + 1}")
+            return
+        holders = [voter for voter in voters if self._disks[voter].holds(entry.index, entry.term)]
+        if len(holders) < majority(len(voters)):
+            self._fail(
+                f"controller {controller} commits entry {entry.index} of term {entry.term}, which only {holders} of {voters} have on disk"
+            )
+        self._entries.append(entry)
+        if entry.records:
+            self.records += entry.records
+            self.image.apply_all(decode_record(record) for record in entry.records)
+            self._on_commit()
+
+
+def _told(image: MetadataImage) -> list[bytes]:
+    return sorted(encode_record(record) for record in ImageCopy.of(image).records())
