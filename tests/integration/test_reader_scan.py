@@ -1,5 +1,7 @@
 """`scan`: what clients consume through brokers, read from the store alone, in whatever takes an Arrow stream."""
 
+import subprocess
+import sys
 import time
 from collections.abc import Iterator
 from datetime import UTC, datetime, timedelta
@@ -207,6 +209,17 @@ def test_a_long_pass_holds_a_lease_that_is_gone_at_its_end(cluster: ThreadedClus
         assert len(cluster.run(leases())) == 1
     lease.close()
     assert cluster.run(leases()) == []
+
+
+def test_a_program_that_ends_leaves_nothing_open_and_says_nothing(cluster: ThreadedCluster, topic: str, tmp_path: Path) -> None:
+    code = (
+        "import sys; from stream.reader import scan; from stream.manifest.errors import ManifestNotFound\n"
+        "try: scan(sys.argv[1], 't')\n"
+        "except ManifestNotFound: print(scan(sys.argv[2], 't', end=5).to_table().num_rows)"
+    )
+    command = [sys.executable, "-c", code, f"file:{tmp_path}", cluster.store_url]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=True)
+    assert (done.stdout, done.stderr) == (f"{5 * PARTITIONS}\n", "")
 
 
 def test_readers_of_a_local_directory_need_no_server(tmp_path: Path) -> None:
