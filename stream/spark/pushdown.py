@@ -76,13 +76,17 @@ def _conditions(item: Filter) -> list[Condition] | None:
     column: str = inner.attribute[0]
     if isinstance(inner, IsNotNull):
         return None if negated else []
-    operator = _OPERATORS.get(inner.__class__)
+    operator = _operator(inner)
     if operator is None:
         return None
     values = [_value(column, value) for value in (inner.value if operator == "in" else [inner.value])]
     if None in values or (column == "topic" and operator not in {"=", "in"}):
         return None
     return [Condition(column, operator, tuple(values) if operator == "in" else values[0], negated)]
+
+
+def _operator(item: Filter) -> Operator | None:
+    return _OPERATORS.get(type(item))
 
 
 def _value(column: str, value: object) -> str | int | None:
