@@ -250,7 +250,8 @@ class World:
         self.metadata = self.metadata.successor
         self.note_leaders()
         self.has_disks = True
-        for number in self.disks:
+        for number, address in enumerate(addresses(len(self.disks))):
+            self.network.listeners.pop(address, None)  # the address is the new one's before it listens
             self.start_controller(number)
 
     def controller_ended(self, controller: SimController, reason: str) -> None:
