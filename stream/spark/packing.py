@@ -42,8 +42,11 @@ class _Bin:
     def room(self, part: Slice) -> int:
         """How many offsets of it fit; at least one if nothing is there yet."""
         rows = part.end_offset - part.start_offset
-        fitting = rows if part.size_bytes <= 0 else rows * max(0, self.bytes_max - self.bytes) // part.size_bytes
-        fitting = min(rows, fitting, self.rows_max - self.rows) if len(self.slices) < SLICES_MAX else 0
+        left_bytes = self.bytes_max - self.bytes
+        if left_bytes < 0 or len(self.slices) >= SLICES_MAX:
+            return 0
+        fitting = rows * left_bytes // part.size_bytes if part.size_bytes > 0 else rows
+        fitting = min(rows, fitting, self.rows_max - self.rows)
         return fitting if self.slices else max(1, fitting)
 
     def add(self, parts: Sequence[Slice], size_bytes: int, rows: int) -> None:
