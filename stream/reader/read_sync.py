@@ -58,9 +58,12 @@ class BackgroundLoop:
             self._loop.close()
 
     async def _close_stores(self) -> None:
-        for store in self._stores.values():
-            await store.close()
+        """One that fails leaves none of the others open."""
+        stores = list(self._stores.values())
         self._stores.clear()
+        for result in await asyncio.gather(*(store.close() for store in stores), return_exceptions=True):
+            if isinstance(result, BaseException):
+                raise result
 
 
 class _Process:

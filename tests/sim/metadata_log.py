@@ -44,6 +44,8 @@ class MetadataLog:
         self._first_offset, self._first_index = (0, 0) if begin is None else (begin.base.offset, begin.base.index)
         self.records: list[bytes] = []
         """Behind the begin."""
+        self.successor: MetadataLog | None = None
+        """The history that a recovery has begun after this one."""
         self._entries: list[Entry] = []
         self._leaders: dict[int, int] = {}
         self._asked: dict[str, int] = {}
@@ -111,6 +113,9 @@ class MetadataLog:
     def told(self, controller: str, data: bytes) -> None:
         """A message of a stream of committed records."""
         batch = _batch_decoder.decode(data)
+        if batch.snapshot and self.successor is not None and batch.base_offset > self.end_offset:
+            self.successor.told(controller, data)  # left behind, it has loaded what the store has
+            return
         if batch.snapshot:
             if batch.base_offset > self.end_offset:
                 self._fail(f"{controller} sends a snapshot at {batch.base_offset}, {self.end_offset} records are committed")

@@ -246,10 +246,12 @@ class World:
         """All controllers' disks were lost; new ones begin with this snapshot and nothing else."""
         self.trace("rebuilt", begin.base.index, begin.offset)
         self.disks = {number: Disk(Random(f"{self.seed}/disk/{number}/{begin.offset}"), self.limits.disk_sync_ms) for number in self.disks}
-        self.metadata = MetadataLog(self.disks, self.fail, self.note_leaders, self.loop.time, begin)
+        self.metadata.successor = MetadataLog(self.disks, self.fail, self.note_leaders, self.loop.time, begin)
+        self.metadata = self.metadata.successor
         self.note_leaders()
         self.has_disks = True
-        for number in self.disks:
+        for number, address in enumerate(addresses(len(self.disks))):
+            self.network.listeners.pop(address, None)  # the address is the new one's before it listens
             self.start_controller(number)
 
     def controller_ended(self, controller: SimController, reason: str) -> None:

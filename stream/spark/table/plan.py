@@ -5,12 +5,12 @@ holds one partition only, its slices in offset order. Bytes are those in the sto
 """
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import replace
 from itertools import groupby
 from typing import NamedTuple
 
 from stream.manifest.plan import OffsetRange
 from stream.reader.slices import Slice
+from stream.spark.packing import cut
 from stream.spark.table.errors import RecordsLost
 from stream.spark.table.model import FileEntry, FileTask, MergeTask
 
@@ -131,9 +131,4 @@ def _cut(part: Slice, room_bytes: int) -> tuple[Slice, Slice | None]:
     """As many of its offsets as fit, at least one, and the rest. Bytes and records are shared in proportion."""
     offsets = part.end_offset - part.start_offset
     count = offsets if part.size_bytes <= room_bytes else max(1, offsets * room_bytes // part.size_bytes)
-    if count >= offsets:
-        return part, None
-    middle = part.start_offset + count
-    size_bytes, records = part.size_bytes * count // offsets, part.record_count * count // offsets
-    head = replace(part, end_offset=middle, size_bytes=size_bytes, record_count=records)
-    return head, replace(part, start_offset=middle, size_bytes=part.size_bytes - size_bytes, record_count=part.record_count - records)
+    return cut(part, count)
