@@ -27,10 +27,10 @@ class ControllerConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown
     """A controller: alone, one of three or five that begin a cluster, or one that joins."""
 
     data_dir: Path
-    """The journal lives here. Small, must survive restarts; losing it loses what the newest snapshot lacks."""
+    """The journal lives here. Small, must survive restarts; when all controllers lose theirs, `penstock controller recover` helps."""
 
     cluster_id: str = ""
-    """Empty: generated at the first start and kept in `data_dir`. Set it to rebuild a lost volume from the snapshots of that cluster."""
+    """Empty: generated at the first start and kept in `data_dir`. Set it to begin with an empty `data_dir` in a cluster that exists."""
 
     controller_id: int = 0
     peers: tuple[str, ...] = ()
@@ -111,6 +111,16 @@ class ControllerConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown
 
     snapshot_bytes: int = 64 << 20
     snapshots_kept: int = 3
+    backup_interval_ms: int = 1_000
+    """Committed metadata are copied to the store at most this often (one PUT), and at once for what has to be there before an answer. What
+    is not copied yet is lost with *all* controllers' disks, except what acknowledged records need. Deletions wait for it."""
+
+    backup_bytes_max: int = 4 << 20
+    """Records in one object of the backup."""
+
+    backup_objects: int = 1_000
+    """Objects of the backup after which a snapshot is due: bounds the reads of a recovery and of a LIST."""
+
     read_grace_ms: int = 60_000
     """Bytes of an object that nothing refers to are deleted after this, so that reads under way can end."""
 
@@ -191,6 +201,7 @@ _POSITIVE = (
     "maintenance_interval_ms",
     "queue_count_max", "queue_bytes_max", "batch_count_max", "request_timeout_ms", "request_bytes_max", "reply_cache_count_max",
     "batch_bytes_max", "transaction_bytes_max",
-    "followers_count_max", "snapshot_records", "snapshot_bytes", "read_grace_ms", "janitor_interval_ms",
+    "followers_count_max", "snapshot_records", "snapshot_bytes", "backup_interval_ms", "backup_bytes_max", "backup_objects",
+    "read_grace_ms", "janitor_interval_ms",
     "stop_timeout_ms", "join_timeout_ms",
 )  # fmt: skip

@@ -1,25 +1,31 @@
 """Which manager answers which request, and what it is given besides the image.
 
 Invariant: every request class of `controller.rpc.messages` that a client sends is in the table: an unknown method is gRPC's error.
-Session and maintenance follow from a *committed* reply only. Must hold no rule of its own. Source: KRaft `ControllerApis`.
+Session and maintenance follow from a *committed* reply only. What acknowledged records will need after a loss of all controllers' disks is
+in the backup before it is answered (ADR 0013): registrations, topics, the opening of streams that are new. Must hold no other rule of its
+own. Source: KRaft `ControllerApis`.
 """
 
+import asyncio
 from collections.abc import Callable, Collection
 from typing import Any
 from uuid import UUID
 
+from controller.backup.new_streams import NewStreams
+from controller.backup.writer import Backup
 from controller.config import ControllerConfig
 from controller.managers import commits, configs, kv, nodes, objects, producer_ids, reassign, recovery, streams, topics
 from controller.managers.result import Result
 from controller.managers.topics import TopicDefaults
 from controller.metadata.image import MetadataImage
+from controller.metadata.records import MetadataOffset, StreamCreated
 from controller.move_traces import MoveTraceRing
 from controller.rpc import messages as m
 from controller.rpc.server import Handle
 from controller.runtime import Runtime
 from controller.sessions import Sessions
 from stream.clock import MonotonicClock, WallClock
-from stream.ids import Millis, NodeId
+from stream.ids import Millis, NodeId, StreamId
 
 REQUESTS: tuple[type[m.Message], ...] = (
     m.RegisterBroker, m.UnregisterBroker, m.OpenStreams, m.TrimStream, m.PrepareObjects, m.Commit, m.CommitRecovered, m.CreateTopics,
@@ -27,6 +33,9 @@ REQUESTS: tuple[type[m.Message], ...] = (
     m.PutKeyValue, m.GetKeyValue, m.DeleteKeyValue, m.ReportMoves, m.TraceMove,
 )  # fmt: skip
 """What the leader answers: through a manager, but for the last two, which are no metadata."""
+
+_BACKED_UP = frozenset({m.RegisterBroker, m.CreateTopics, m.CreatePartitions, m.DeleteTopics})
+"""Answered when the backup has them. Their requests are rare."""
 
 Manager = Callable[[MetadataImage, Any, Millis], Result[Any]]
 
@@ -72,7 +81,9 @@ class Dispatch:
         config: ControllerConfig,
         runtime: Runtime,
         sessions: Sessions,
+        backup: Backup,
         *,
+        new_streams: NewStreams,
         wake: Callable[[], None],
         now: MonotonicClock,
         now_ms: WallClock,
@@ -80,6 +91,9 @@ class Dispatch:
     ) -> None:
         self._runtime = runtime
         self._sessions = sessions
+        self._backup = backup
+        self._new_streams = new_streams
+        self._wait_s = config.request_timeout_ms / 1_000
         self._wake = wake
         self._now = now
         self._now_ms = now_ms
@@ -99,19 +113,41 @@ class Dispatch:
         }
         follow_up = after.get(kind)
 
+        def work(image: MetadataImage, request: m.Message, now_ms: Millis) -> Result[Any]:
+            result = manager(image, request, now_ms)
+            if kind is m.CreateTopics or kind is m.CreatePartitions:
+                self._note_new_streams(image, result)
+            return result
+
         async def handle(request: m.Message, timeout_s: float | None, size_bytes: int, request_id: str) -> m.Reply[Any]:
-            reply = await self._runtime.submit(
-                kind.__name__,
-                lambda image, now_ms: manager(image, request, now_ms),
-                timeout_s=timeout_s,
-                size_bytes=size_bytes,
-                request_id=request_id,
-            )
-            if follow_up is not None and reply.status is m.Status.OK:
-                follow_up(request, reply)
+            async with asyncio.timeout(self._wait_s if timeout_s is None else min(timeout_s, self._wait_s)):
+                reply = await self._runtime.submit(
+                    kind.__name__,
+                    lambda image, now_ms: work(image, request, now_ms),
+                    timeout_s=timeout_s,
+                    size_bytes=size_bytes,
+                    request_id=request_id,
+                )
+                if follow_up is not None and reply.status is m.Status.OK:
+                    follow_up(request, reply)
+                await self._backup.covered(self._needed(request, reply))
             return reply
 
         return handle
+
+    def _note_new_streams(self, image: MetadataImage, result: Result[Any]) -> None:
+        """In the writer's turn, before anybody can know them."""
+        created = [record.stream_id for record in result.records if isinstance(record, StreamCreated)]
+        if created:
+            self._new_streams.created(StreamId(created[-1] + 1), MetadataOffset(image.end_offset + len(result.records)))
+
+    def _needed(self, request: m.Message, reply: m.Reply[Any]) -> MetadataOffset:
+        """How far the backup has to reach before this may be answered; 0: no matter."""
+        if type(request) in _BACKED_UP:
+            return reply.offset
+        if isinstance(request, m.OpenStreams) and request.items:
+            return self._new_streams.needed(max(item.stream_id for item in request.items), self._backup.offset)
+        return MetadataOffset(0)
 
     def _registered(self, _: m.RegisterBroker, reply: m.Reply[m.BrokerRegistered]) -> None:
         """The new incarnation has a session from now on; the earlier one has none any more."""

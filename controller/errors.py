@@ -111,6 +111,40 @@ class SnapshotMissing(ControllerError):
         )
 
 
+class BackupCorrupt(ControllerError):
+    """An object of the metadata log's backup that does not match its checksum, version or key."""
+
+    def __init__(self, key: str, what: str) -> None:
+        super().__init__(f"backup object {key} is unusable: {what}")
+        self.key = key
+
+
+class BackupFenced(ControllerError):
+    """A recovery ended the backup of this history, or another one is written under the same cluster id: this quorum must not go on."""
+
+    def __init__(self, offset: int, what: str) -> None:
+        super().__init__(
+            f"the backup of the metadata log can not go on at offset {offset}: {what}. This controller stops for good; start controllers "
+            "with empty data directories to join the recovered cluster"
+        )
+        self.offset = offset
+
+
+class LogBehindBackup(ControllerError):
+    """The store holds committed records that this quorum, which was elected, does not have: its disks were lost."""
+
+    def __init__(self, committed: int, backup: int) -> None:
+        super().__init__(
+            f"the backup in the store reaches to metadata offset {backup}, the log of this quorum only to {committed}: the disks of its "
+            "controllers were lost. Nothing is served, or acknowledged records would be lost: stop all controllers, run "
+            "`penstock controller recover --from URL --cluster-id ID`, and start them with empty data directories"
+        )
+
+
+class RecoveryRefused(ControllerError):
+    """A recovery that can not be done, or that nobody should do by accident. Nothing was written unless it says so."""
+
+
 class DataDirInUse(ControllerError):
     """Another process holds the data directory's lock."""
 
@@ -124,7 +158,8 @@ class StoreNotEmpty(ControllerError):
     def __init__(self, key: str) -> None:
         super().__init__(
             f"the data directory is new but the store holds {key!r} of an earlier cluster. To go on with that one, restore its data "
-            "directory or set cluster_id to its id (the part after meta/ in its snapshot keys); for a new one, use an empty bucket"
+            "directory, or set cluster_id to its id (the part after meta/ in its keys) after `penstock controller recover`; for a new one, "
+            "use an empty bucket"
         )
         self.key = key
 

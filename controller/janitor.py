@@ -1,10 +1,11 @@
 """Takes bytes out of the store that nothing needs any more: destroyed objects, and what is left of WALs that ended.
 
 Invariants: an object's bytes go only after the read grace since its destruction was *committed*, and `ObjectRemoved` follows only after the
-store confirmed; a crash between repeats the delete, which is idempotent. Of an ended WAL, slots that are registered as objects stay, and so
-does the slot at which it ended and everything that could be taken for its fence: a fence must outlive every paused writer. What a lease or
-the newest manifest may still need stays as well (`holds`). Must not delete by LIST anywhere else.
-Cost: one DELETE request per 1,000 objects; one LIST of the leases while something is due; one LIST per ended WAL and controller start.
+store confirmed; a crash between repeats the delete, which is idempotent. No byte goes before the record that allows it is in the backup: a
+recovery from the store finds everything that its image refers to, and every slot that is not committed there (ADR 0013). Of an ended WAL,
+slots that are registered as objects stay, and so does the slot at which it ended and everything that could be taken for its fence: a fence
+must outlive every paused writer. What a lease or the newest manifest may still need stays as well (`holds`). Must not delete by LIST
+anywhere else. Cost: one DELETE request per 1,000 objects; one LIST of the leases while something is due; one LIST per ended WAL and start.
 Source: AutoMQ `S3ObjectControlManager` deletion, DESIGN.md 4 (6-7).
 """
 
@@ -13,10 +14,12 @@ from collections.abc import Awaitable, Callable, Sequence
 
 import structlog
 
+from controller.backup.writer import Backup
 from controller.config import ControllerConfig
 from controller.managers.objects import deletable, objects_removed
 from controller.managers.result import Result
 from controller.metadata.image import MetadataImage
+from controller.metadata.records import MetadataOffset
 from controller.rpc.messages import Status
 from controller.runtime import Runtime
 from objectstore.errors import ObjectStoreError
@@ -37,10 +40,18 @@ class Janitor:
     """The deleting task of one active controller."""
 
     def __init__(
-        self, config: ControllerConfig, runtime: Runtime, store: ObjectStore, now_ms: WallClock, *, holds: Sequence[Hold] = ()
+        self,
+        config: ControllerConfig,
+        runtime: Runtime,
+        backup: Backup,
+        store: ObjectStore,
+        now_ms: WallClock,
+        *,
+        holds: Sequence[Hold] = (),
     ) -> None:
         self._config = config
         self._runtime = runtime
+        self._backup = backup
         self._store = store
         self._now_ms = now_ms
         self._holds = holds
@@ -57,22 +68,24 @@ class Janitor:
             except ObjectStoreError as error:
                 _log.warning("janitor_round_failed", error=str(error))
             except TimeoutError:
-                _log.warning("janitor_round_failed", error="the controller is too busy")
+                _log.warning("janitor_round_failed", error="the controller is too busy, or the backup does not get on")
             await asyncio.sleep(self._config.janitor_interval_ms / 1_000)
 
     async def delete_destroyed(self) -> int:
         """One batch of objects whose grace is over. -> how many; 0: nothing is due."""
         now_ms, grace_ms = self._now_ms(), self._config.read_grace_ms
 
-        def due(image: MetadataImage) -> list[tuple[ObjectId, str, Millis]]:
-            return [(state.object_id, state.key, state.since_ms) for state in deletable(image, now_ms, grace_ms, DELETE_BATCH_COUNT)]
+        def due(image: MetadataImage) -> tuple[list[tuple[ObjectId, str, Millis]], MetadataOffset]:
+            states = deletable(image, now_ms, grace_ms, DELETE_BATCH_COUNT)
+            return [(state.object_id, state.key, state.since_ms) for state in states], image.end_offset
 
-        objects = await self._runtime.between(due)
+        objects, offset = await self._runtime.between(due)
         for hold in self._holds if objects else ():
             keep_from_ms = await hold(now_ms)
             objects = [found for found in objects if keep_from_ms is None or found[2] < keep_from_ms]
         if not objects:
             return 0
+        await self._backed_up(offset)
         await self._store.delete([key for _, key, _ in objects])
         removed = [object_id for object_id, _, _ in objects]
         reply = await self._runtime.submit("ObjectsRemoved", lambda image, _: Result(objects_removed(image, removed)))
@@ -82,21 +95,29 @@ class Janitor:
     async def clean_ended_wals(self) -> int:
         """Delete leftovers of WALs that ended at least a read grace ago (or before this process began). -> objects deleted."""
 
-        def ended(image: MetadataImage) -> list[tuple[WalIdentity, WalSequence]]:
-            return [(wal.writer, wal.end) for wal in image.nodes.wals() if wal.end is not None and wal.writer not in self._cleaned]
+        def ended(image: MetadataImage) -> tuple[list[tuple[WalIdentity, WalSequence]], MetadataOffset]:
+            wals = [(wal.writer, wal.end) for wal in image.nodes.wals() if wal.end is not None and wal.writer not in self._cleaned]
+            return wals, image.end_offset
 
         now_ms = self._now_ms()
         deleted = 0
         cleaned = 0
-        for writer, end in await self._runtime.between(ended):
+        wals, offset = await self._runtime.between(ended)
+        for writer, end in wals:
             since_ms = self._seen_ended.setdefault(writer, now_ms)
             if since_ms + self._config.read_grace_ms > now_ms or cleaned == WALS_PER_ROUND_MAX:
                 continue
+            await self._backed_up(offset)
             deleted += await self._clean_wal(writer, end)
             cleaned += 1
             self._cleaned.add(writer)
             del self._seen_ended[writer]
         return deleted
+
+    async def _backed_up(self, offset: MetadataOffset) -> None:
+        """What was seen in the image as of `offset` may be acted on. Raises TimeoutError while the store takes no backup."""
+        async with asyncio.timeout(self._config.request_timeout_ms / 1_000):
+            await self._backup.covered(offset)
 
     async def _clean_wal(self, writer: WalIdentity, end: WalSequence) -> int:
         """Only slots below the end go: the fence is at the end, behind it lies at most what a paused writer still put in vain."""

@@ -230,6 +230,7 @@ class ControllerServer:
                 self._store,
                 snapshots,
                 since=standby.since,
+                began_empty=quorum.began_empty,
                 now=asyncio.get_running_loop().time,
                 now_ms=self._now_ms,
                 fail=self._fail,

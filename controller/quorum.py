@@ -121,6 +121,8 @@ class RaftQuorum:
         self._proposed: deque[_Proposed] = deque()
         self._reads: deque[tuple[int, asyncio.Future[None]]] = deque()
         self._reigns: list[tuple[ControllerEpoch, asyncio.Future[None]]] = []
+        self.began_empty = False
+        """The disk held nothing at the start: what the log holds came from a snapshot or from others."""
         self._heard: dict[int, Endpoint] = {}
         """Where members said that they are; the leader writes it down when it is news."""
         self._may_be_news = False
@@ -140,6 +142,7 @@ class RaftQuorum:
         recovered = await self._node.open()
         if recovered.cut_bytes:
             _log.warning("journal_torn_end_cut", bytes=recovered.cut_bytes)
+        self.began_empty = recovered.base.index == 0 and not recovered.entries
         if recovered.base.index > (snapshot.index if snapshot else 0):
             raise SnapshotMissing(recovered.base.offset, snapshot.offset if snapshot else None)
         if snapshot is not None:

@@ -11,6 +11,9 @@ from uuid import uuid4
 
 import structlog
 
+from controller.backup.log import BackupLog
+from controller.backup.new_streams import NewStreams
+from controller.backup.writer import Backup
 from controller.config import ControllerConfig
 from controller.dispatch import Dispatch
 from controller.errors import InvalidConfig, NotLeader, StoreNotEmpty
@@ -25,12 +28,15 @@ from controller.runtime import Runtime
 from controller.sessions import Sessions
 from controller.snapshots import SnapshotStore, Snapshotter
 from controller.ticks import OVER, Ticks
+from objectstore.errors import ObjectStoreError
 from objectstore.ports import ObjectStore
 from stream.clock import MonotonicClock, WallClock
 from stream.keys import DATA_ROOT, LEASE_ROOT, MANIFEST_ROOT, META_ROOT, WAL_ROOT
 from stream.manifest.leases import LeaseBook
 
 _log = structlog.get_logger()
+_CHECK_S = 1.0
+"""How long a reign waits for the store to tell how far the backup reaches. A store that is away must not keep a quorum from going on."""
 
 
 class Reign:
@@ -45,11 +51,13 @@ class Reign:
         snapshots: SnapshotStore,
         *,
         since: MetadataOffset | None,
+        began_empty: bool,
         now: MonotonicClock,
         now_ms: WallClock,
         fail: Callable[[BaseException], None],
     ) -> None:
-        """since: offset of the newest snapshot, None if there is none."""
+        """since: offset of the newest snapshot, None if there is none. began_empty: this process found nothing on its disk."""
+        self._began_empty = began_empty
         self._config = config
         self._store = store
         self._known_id = image.cluster_id
@@ -66,33 +74,56 @@ class Reign:
         self.runtime = runtime = Runtime(quorum, image, config, now_ms)
         runtime.failed.add_done_callback(self._runtime_over)
         self._wake = asyncio.Event()
-        self._dispatch = Dispatch(config, runtime, sessions, wake=self._wake.set, now=now, now_ms=now_ms, new_uuid=uuid4)
-        self.snapshotter = Snapshotter(config, quorum, runtime, snapshots, since=since)
+        log = BackupLog(store, config.cluster_id)
+        self.backup = backup = Backup(config, quorum, log, self.epoch, now_ms)
+        self._dispatch = Dispatch(
+            config,
+            runtime,
+            sessions,
+            backup,
+            new_streams=NewStreams(image.next_stream_id, image.end_offset),
+            wake=self._wake.set,
+            now=now,
+            now_ms=now_ms,
+            new_uuid=uuid4,
+        )
+        self.snapshotter = Snapshotter(config, quorum, runtime, snapshots, log, backup=backup, since=since)
         holds: list[Hold] = [LeaseBook(store, config.cluster_id).keep_from]
         self.publisher: ManifestPublisher | None = None
         if config.manifest_interval_ms:
             self.publisher = ManifestPublisher(config, runtime, store, now=now, now_ms=now_ms)
             holds.append(self.publisher.keep_from)
-        self._janitor = Janitor(config, runtime, store, now_ms, holds=holds)
+        self._janitor = Janitor(config, runtime, backup, store, now_ms, holds=holds)
 
     async def start(self, service: ControllerService) -> None:
-        """Write and serve. Raises StoreNotEmpty, InvalidConfig (another cluster's journal), NotLeader, ObjectStoreError."""
+        """Write and serve. Raises StoreNotEmpty, InvalidConfig (another cluster's log), LogBehindBackup, NotLeader, ObjectStoreError."""
         runtime, config = self.runtime, self._config
+        await self._check_backup()
         runtime.start()
         if not self._known_id:
             await _check_store_is_empty(self._store)
             await runtime.submit("NameCluster", lambda _image, _now: Result([ClusterRecord(config.cluster_id)]))
         elif self._known_id != config.cluster_id:
             raise InvalidConfig("cluster_id", config.cluster_id, f"the journal belongs to cluster {self._known_id!r}")
-        service.lead(Lead(runtime, self._sessions, self._dispatch.methods()))
+        service.lead(Lead(runtime, self._sessions, self._dispatch.methods(), lambda: self.backup.offset))
         ticks = Ticks(config, runtime, self._sessions, disconnect=service.disconnect, due=self._wake, now=self._now)
-        runs = [ticks.watch_sessions, ticks.watch_moves, ticks.maintain, self.snapshotter.run, self._janitor.run]
+        runs = [ticks.watch_sessions, ticks.watch_moves, ticks.maintain, self.backup.run, self.snapshotter.run, self._janitor.run]
         if self.publisher is not None:
             runs.append(self.publisher.run)
         for run in runs:
             task = asyncio.get_running_loop().create_task(run(), name=run.__qualname__)
             task.add_done_callback(self._task_over)
             self._tasks.append(task)
+
+    async def _check_backup(self) -> None:
+        """Nobody is served by a quorum that lacks what the store has. One that kept its disk lacks nothing: it need not wait for long."""
+        try:
+            async with asyncio.timeout(None if self._began_empty else _CHECK_S):
+                await self.backup.open()
+        except (ObjectStoreError, TimeoutError) as error:
+            if self._began_empty:
+                raise
+            _log.warning("backup_not_found_yet", error=str(error))
 
     async def stop_tasks(self) -> None:
         """Nobody is fenced from now on."""

@@ -27,6 +27,7 @@ _MANIFEST_KEY = re.compile(r"manifest/([A-Za-z0-9_-]{1,64})/([0-9]{20})")
 _LEASE_NAME = re.compile(r"[0-9a-f]{8}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{12}")
 _NINES = 10**20 - 1
 _SNAPSHOT_NAME = re.compile(r"([0-9]{20})-([0-9]{20})")
+_BACKUP_NAME = re.compile(r"[0-9]{20}")
 
 
 @dataclass(frozen=True, slots=True)
@@ -95,6 +96,29 @@ def parse_snapshot_key(cluster_id: str, key: str) -> tuple[int, int] | None:
     prefix = snapshot_prefix(cluster_id)
     match = _SNAPSHOT_NAME.fullmatch(key.removeprefix(prefix)) if key.startswith(prefix) else None
     return None if match is None else (int(match[1]), int(match[2]))
+
+
+def backup_prefix(cluster_id: str) -> str:
+    return f"{meta_prefix(cluster_id)}log/"
+
+
+def backup_key(cluster_id: str, first_offset: int) -> str:
+    """Committed metadata records from `first_offset` on, or the fence that ends a backup there. Key order is offset order."""
+    return f"{backup_prefix(cluster_id)}{first_offset:020d}"
+
+
+def parse_backup_key(cluster_id: str, key: str) -> int | None:
+    """The first metadata offset, or None for any other key."""
+    prefix = backup_prefix(cluster_id)
+    name = key.removeprefix(prefix) if key.startswith(prefix) else ""
+    return int(name) if _BACKUP_NAME.fullmatch(name) else None
+
+
+def parse_cluster_id(key: str) -> str | None:
+    """Which cluster a key below `META_ROOT` belongs to; None: to none."""
+    root, _, rest = key.partition("/")
+    cluster_id, slash, _ = rest.partition("/")
+    return cluster_id if f"{root}/" == META_ROOT and slash and _CLUSTER_ID.fullmatch(cluster_id) else None
 
 
 def manifest_prefix(cluster_id: str) -> str:

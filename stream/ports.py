@@ -131,6 +131,17 @@ class StreamMetadata(Protocol):
 
     async def commit(self, commit: CommitObjects) -> None: ...
 
+    def position(self) -> int:
+        """How far the metadata have come here: after a commit, at least as far as it went. For `backed_up`."""
+        ...
+
+    async def backed_up(self, position: int) -> None:
+        """Return when everything up to `position` is safe from a loss of all controllers: bytes that it made useless may be deleted.
+
+        Takes as long as the store does; raises when this broker start is over.
+        """
+        ...
+
     async def trim_stream(self, stream_id: StreamId, epoch: StreamEpoch, start_offset: Offset) -> None: ...
 
     def objects(self, stream_id: StreamId, start_offset: Offset, end_offset: Offset, limit: int) -> list[ObjectRange]:

@@ -77,7 +77,7 @@ async def recover_wal(
     config.recovery_tail_bytes per slot, config.recovery_read_ahead_count at once, one PUT. Raises errors of the store and of the
     metadata, ObjectCorrupt and NotContiguous; after any of them call it again with the then committed slot.
     """
-    walk = _Walk(store, failed, start, recoverer=recoverer, now_ms=now_ms, config=config, keep=keep)
+    walk = WalWalk(store, failed, start, recoverer=recoverer, now_ms=now_ms, config=config, keep=keep)
     ends = _Ends(metadata.streams_owned_by(failed))
     pending: list[NewObject] = []
     range_count = object_count = committed_bytes = 0
@@ -99,7 +99,7 @@ async def recover_wal(
     return report
 
 
-class _Walk:
+class WalWalk:
     """The slots of a WAL from `start` to its end, which it fences. Tails are read ahead; only the first free slot is ever written to."""
 
     def __init__(
@@ -108,11 +108,12 @@ class _Walk:
         failed: WalIdentity,
         start: WalSequence,
         *,
-        recoverer: WalIdentity,
+        recoverer: WalIdentity | None,
         now_ms: Millis,
         config: StreamConfig,
-        keep: Keep | None,
+        keep: Keep | None = None,
     ) -> None:
+        """recoverer: who fences; None: nobody does, it is only looked at, and the end may move on."""
         self._store = store
         self._failed = failed
         self._recoverer = recoverer
@@ -124,7 +125,7 @@ class _Walk:
         self.fenced_by_us = False
 
     async def slots(self) -> AsyncIterator[tuple[str, ObjectIndex]]:
-        """(key, index) of every data slot in order. When it stops by itself, `end` is fenced."""
+        """(key, index) of every data slot in order. When it stops by itself, `end` is fenced (if somebody fences)."""
         reads: deque[asyncio.Task[ObjectIndex | None]] = deque()
         try:
             while True:
@@ -132,7 +133,7 @@ class _Walk:
                     reads.append(asyncio.ensure_future(self._read(WalSequence(self.end + len(reads)))))
                 index = await reads.popleft()
                 if index is None:
-                    if await self._fence(self.end):
+                    if self._recoverer is None or await self._fence(self._recoverer, self.end):
                         return
                     index = await self._read(self.end)
                     if index is None:
@@ -149,10 +150,10 @@ class _Walk:
     async def _read(self, sequence: WalSequence) -> ObjectIndex | None:
         return await read_slot(self._store, self._failed, sequence, tail_bytes=self._tail_bytes, keep=self._keep)
 
-    async def _fence(self, sequence: WalSequence) -> bool:
+    async def _fence(self, recoverer: WalIdentity, sequence: WalSequence) -> bool:
         """Close the first free slot. False: it is not free any more, read it again. Retries inside the store may meet our own fence."""
         try:
-            await self._store.put_if_absent(wal_key(self._failed, sequence), fence_object(self._recoverer, sequence, self._now_ms))
+            await self._store.put_if_absent(wal_key(self._failed, sequence), fence_object(recoverer, sequence, self._now_ms))
         except PreconditionFailed:
             return False
         self.fenced_by_us = True

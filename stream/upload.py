@@ -1,9 +1,10 @@
 """Merge what the log cache holds into objects, commit them in WAL order, then let go of the WAL slots behind them.
 
 Invariants: blocks are PUT in parallel but committed strictly in the order in which they were cut; a block's slots are deleted only after
-its commit and the read grace, and never if they were committed in place; a stream that was closed meanwhile (it left `block.runs`) is left
-out of the commit: its bytes in the object are dead, an object with nothing else is left to expire. Every failure is retried: appends go on
-until the byte limits push back. Source: AutoMQ `DefaultUploadWriteAheadLogTask`; traps 5, 9, 10, 11 and 38 of its notes.
+its commit is in the controllers' backup and the read grace is over, and never if they were committed in place; a stream that was closed
+meanwhile (it left `block.runs`) is left out of the commit: its bytes in the object are dead, an object with nothing else is left to expire.
+Every failure is retried: appends go on until the byte limits push back.
+Source: AutoMQ `DefaultUploadWriteAheadLogTask`; traps 5, 9, 10, 11 and 38 of its notes.
 """
 
 import asyncio
@@ -157,7 +158,7 @@ class Uploader:
             self._on_failed(WalFailed(block.end_sequence, f"its data could not be merged: {error!r}"))
             return False
         if keys:
-            self._delete_after_grace(keys)
+            self._delete_after_grace(keys, self._metadata.position())
         return True
 
     async def _commit(self, block: CacheBlock, uploaded: list[UploadedObject], prepared_at: float) -> None:
@@ -198,15 +199,22 @@ class Uploader:
                 _log.warning("upload_step_failed", step=what, attempt_count=backoff.attempt_count + 1, error=repr(error))
             await asyncio.sleep(backoff.next_s())
 
-    def _delete_after_grace(self, keys: list[str]) -> None:
+    def _delete_after_grace(self, keys: list[str], position: int) -> None:
+        """position: of the metadata that make the slots useless. A recovery that does not know them yet would look for the slots."""
+
         def begin() -> None:
             self._graces.discard(handle)
-            self._keep(self._loop.create_task(self._delete(keys)))
+            self._keep(self._loop.create_task(self._delete(keys, position)))
 
         handle = self._loop.call_later(self._config.wal_delete_grace_ms / 1000, begin)
         self._graces.add(handle)
 
-    async def _delete(self, keys: list[str]) -> None:
+    async def _delete(self, keys: list[str], position: int) -> None:
+        try:
+            await self._metadata.backed_up(position)
+        except Exception as error:  # noqa: BLE001 - this broker start is over in one way or another: the janitor has the slots
+            _log.info("wal_slots_left_to_the_janitor", slot_count=len(keys), reason=repr(error))
+            return
         backoff = Backoff(self._config, self._rng)
         last = ""
         while backoff.attempt_count < _DELETE_TRIES_MAX:

@@ -6,6 +6,8 @@ bridged. Source: AutoMQ `StreamControlManager#streamContinuityCheck`, trap numbe
 
 from collections.abc import Sequence
 
+import msgspec
+
 from controller.managers.checks import check_count
 from controller.managers.result import Refused
 from controller.metadata.image import MetadataImage
@@ -88,6 +90,14 @@ class LogChanges:
             if stream is not None and any(entry.object_id == object_id for entry in stream.entries):
                 detail = f"stream {part.stream_id} has another range of object {object_id} already than [.., {part.end_offset})"
                 raise Refused(Status.OFFSET_NOT_MATCHED, detail)
+
+
+def clipped(part: RangeEntry, start: int) -> RangeEntry:
+    """The range without what lies below `start`. Counts can not be known without the object: in proportion, never zero."""
+    share = (part.end_offset - start) / (part.end_offset - part.start_offset)
+    return msgspec.structs.replace(
+        part, start_offset=start, record_count=max(1, round(part.record_count * share)), size_bytes=max(1, round(part.size_bytes * share))
+    )
 
 
 def slot_of(item: CommitObject, writer: WalIdentity) -> WalSequence:

@@ -10,11 +10,9 @@ from collections import Counter
 from collections.abc import Collection
 from heapq import nsmallest
 
-import msgspec
-
 from controller.managers.checks import check_node
 from controller.managers.elections import ELECTIONS_PER_TRANSACTION_MAX, Elector
-from controller.managers.log_changes import LogChanges, check_objects
+from controller.managers.log_changes import LogChanges, check_objects, clipped
 from controller.managers.result import Refused, Result
 from controller.metadata.image import MetadataImage
 from controller.metadata.nodes import WalState
@@ -103,18 +101,10 @@ def _clipped(changes: LogChanges, item: CommitObject, failed: WalIdentity) -> li
         stream = changes.image.streams.get(part.stream_id)
         if stream is None or not stream.opened or stream.owner != failed or changes.holds(part):
             continue
-        clipped = _from(part, changes.end_of(stream)) if part.start_offset < changes.end_of(stream) else part
-        changes.append(stream, clipped)
-        ranges.append(clipped)
+        taken = clipped(part, changes.end_of(stream)) if part.start_offset < changes.end_of(stream) else part
+        changes.append(stream, taken)
+        ranges.append(taken)
     return ranges
-
-
-def _from(part: RangeEntry, start: int) -> RangeEntry:
-    """The range without what lies below `start`. Counts can not be known without the object: in proportion, never zero."""
-    share = (part.end_offset - start) / (part.end_offset - part.start_offset)
-    return msgspec.structs.replace(
-        part, start_offset=start, record_count=max(1, round(part.record_count * share)), size_bytes=max(1, round(part.size_bytes * share))
-    )
 
 
 def _hand_over(changes: LogChanges, failed: WalIdentity, elector: Elector, now_ms: Millis) -> int:

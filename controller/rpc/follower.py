@@ -80,6 +80,8 @@ class MetadataFollower:
         """(has session, fenced) as the listeners know it."""
         self._waiters: list[tuple[MetadataOffset, int, asyncio.Future[None]]] = []
         self._waiter_numbers = count()
+        self._backup_offset = MetadataOffset(0)
+        self._backup_moved = asyncio.Event()
         self._tasks: list[asyncio.Task[None]] = []
         self._caught_up = asyncio.Event()
         self.failed: asyncio.Future[None] = asyncio.get_running_loop().create_future()
@@ -154,6 +156,13 @@ class MetadataFollower:
                 await reached
         except TimeoutError:
             raise TimeoutError(f"the metadata image is at {self._image.end_offset} and did not reach {offset} in time") from None
+
+    async def backed_up(self, offset: MetadataOffset) -> None:
+        """Return when the store has all metadata below `offset`: as long as that takes. Raises FollowerStopped."""
+        while self._backup_offset < offset:
+            if self.failed.done():
+                raise FollowerStopped("the metadata follower has stopped")
+            await self._backup_moved.wait()
 
     async def _run(self) -> None:
         backoff_s = BACKOFF_FIRST_S
@@ -247,6 +256,9 @@ class MetadataFollower:
             self._loading.load(map(decode_record, batch.records))
         else:
             self._apply(batch)
+        if batch.backup_offset > self._backup_offset:
+            self._backup_offset = batch.backup_offset
+            self._backup_told()
         if batch.heard and self._node is not None:
             self._lease.answered(batch.heard)
             self._session_at = address
@@ -284,6 +296,11 @@ class MetadataFollower:
             if not waiter.done():
                 waiter.set_exception(FollowerStopped("the metadata follower has stopped"))
         self._waiters.clear()
+        self._backup_told()
+
+    def _backup_told(self) -> None:
+        waiters, self._backup_moved = self._backup_moved, asyncio.Event()
+        waiters.set()
 
     async def _watch_session(self) -> None:
         """Notice the end of the lease in time: sleeps until it could be over, at most one heartbeat."""

@@ -149,6 +149,8 @@ class MetadataBatch(Message, frozen=True, kw_only=True):
     """How long the session of a silent follower lasts; the follower gives up earlier by itself. 0: not told in this one."""
     session_grace_ms: int = 0
     """How long it lasts after the stream broke."""
+    backup_offset: MetadataOffset = MetadataOffset(0)
+    """The store has all metadata below it: what they made useless may be deleted. 0: not told."""
 
 
 # --- streams and objects ----------------------------------------------------------------------------------------------------------------

@@ -54,11 +54,15 @@ CopyImage = Callable[[], Awaitable[tuple[ImageCopy, MetadataOffset]]]
 
 @dataclass(frozen=True, slots=True)
 class Lead:
-    """What answers requests and keeps sessions while this controller leads. methods: by the name of the request's class."""
+    """What answers requests and keeps sessions while this controller leads. methods: by the name of the request's class.
+
+    backup_offset: everything below it is in the store.
+    """
 
     runtime: Runtime
     sessions: Sessions
     methods: Mapping[str, Handle]
+    backup_offset: Callable[[], MetadataOffset]
 
 
 @dataclass(frozen=True, slots=True)
@@ -279,7 +283,7 @@ class ControllerService:
             if stream is None:
                 raise _StreamRefused(StatusCode.PERMISSION_DENIED, f"node {hello.node_id} epoch {hello.node_epoch} has no session")
             session = _Session(lead.sessions, hello, stream)
-        feed = _Feed(hello, self._quorum, self._copy_image, self._config, context)
+        feed = _Feed(hello, self._quorum, self._copy_image, self._config, context, backup_offset=self._backup_offset)
         feeding = asyncio.get_running_loop().create_task(feed.run())
         hearing = asyncio.get_running_loop().create_task(self._hear(session, feed, context))
         try:
@@ -301,6 +305,10 @@ class ControllerService:
             if session is not None:
                 session.heard(self._now_ms())
             feed.heard = request.heartbeat
+
+    def _backup_offset(self) -> MetadataOffset:
+        """Brokers follow the leader, who knows; others tell nothing."""
+        return MetadataOffset(0) if self._lead is None else self._lead.backup_offset()
 
     def _now_ms(self) -> int:
         return int(self._now() * 1_000)
@@ -333,12 +341,22 @@ class _Session:
 class _Feed:
     """What goes to one follower: at first what it lacks, then every commit, then at least one message in each heartbeat interval."""
 
-    def __init__(self, hello: FollowRequest, quorum: Quorum, copy: CopyImage, config: ControllerConfig, context: StreamContext) -> None:
+    def __init__(
+        self,
+        hello: FollowRequest,
+        quorum: Quorum,
+        copy: CopyImage,
+        config: ControllerConfig,
+        context: StreamContext,
+        *,
+        backup_offset: Callable[[], MetadataOffset],
+    ) -> None:
         self._hello = hello
         self._next = hello.from_offset
         self.heard = hello.heartbeat
         self._quorum = quorum
         self._copy = copy
+        self._backup_offset = backup_offset
         self._config = config
         self._context = context
         self._controllers: tuple[str, ...] = ()
@@ -379,6 +397,7 @@ class _Feed:
             snapshot=snapshot,
             reset=reset,
             heard=self.heard,
+            backup_offset=self._backup_offset(),
             controllers=list(controllers) if news else [],
             session_timeout_ms=self._config.session_timeout_ms,
             session_grace_ms=self._config.session_grace_ms,

@@ -9,7 +9,7 @@ from collections.abc import Iterable, Sequence
 
 from controller.errors import NodeRefused, RequestRefused, StreamRefused
 from controller.metadata.image import MetadataImage
-from controller.metadata.records import RangeEntry
+from controller.metadata.records import MetadataOffset, RangeEntry
 from controller.metadata.streams import StreamState
 from controller.rpc import messages as m
 from controller.rpc.client import DEFAULT_TIMEOUT_S, ControllerClient
@@ -93,6 +93,14 @@ class ControllerStreamMetadata:
             raise await self._commit_refused(error, commit) from error
         except (RequestRefused, FollowerStopped) as error:
             raise self._plain(error) from error
+
+    def position(self) -> int:
+        """See StreamMetadata.position."""
+        return self._follower.offset
+
+    async def backed_up(self, position: int) -> None:
+        """See StreamMetadata.backed_up."""
+        await self._follower.backed_up(MetadataOffset(position))
 
     async def trim_stream(self, stream_id: StreamId, epoch: StreamEpoch, start_offset: Offset) -> None:
         """See StreamMetadata.trim_stream."""

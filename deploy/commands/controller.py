@@ -1,4 +1,4 @@
-"""`penstock controller status|add|remove|transfer`: the quorum of controllers, in the words of `kafka-metadata-quorum`.
+"""`penstock controller status|add|remove|transfer|recover`: the quorum of controllers, in the words of `kafka-metadata-quorum`.
 
 Without one of these words, `penstock controller` runs a node (`deploy.node`).
 """
@@ -8,6 +8,7 @@ from typing import Annotated
 
 import typer
 
+from deploy.commands import controller_recover
 from deploy.commands.options import AsJson, Controller, StateFile
 
 app = typer.Typer(help="Run a controller; show and change the quorum.", no_args_is_help=True)
@@ -84,3 +85,6 @@ def transfer(
     address = find_controller(controller, state_file, os.environ)
     change(address, lambda client: client.transfer_leadership(TransferLeadership(node_id=node_id), timeout_s=timeout_s))
     print("Leadership was handed over" + (f" to controller {node_id}" if node_id >= 0 else ""))
+
+
+app.command("recover")(controller_recover.recover)

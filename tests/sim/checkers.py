@@ -56,6 +56,8 @@ class Checker:
         self._watermarks: dict[tuple[Part, int], int] = {}
         self._owners: dict[tuple[Part, int], WalIdentity] = {}
         self.check_all_read = self._history.check_all_read
+        self.forgotten_ids: list[range] = []
+        """Object ids that a recovery skipped: what an old broker puts under them afterwards, nobody can know."""
         bucket.listener = self
 
     @property
@@ -205,7 +207,14 @@ class Checker:
         """Data objects that nothing refers to; those that were prepared and never committed only if wanted: they have a long grace."""
         image = self._image()
         never_committed = {state.key for state in image.objects if not state.was_committed}
-        return orphaned_objects(image, [key for key in self._bucket.keys if prepared or key not in never_committed])
+        found = orphaned_objects(image, [key for key in self._bucket.keys if prepared or key not in never_committed])
+        return [item for item in found if not self._is_forgotten(item.split()[0])]
+
+    def _is_forgotten(self, key: str) -> bool:
+        object_id = parse_data_key(key)
+        return (
+            object_id is not None and self._image().objects.get(object_id) is None and any(object_id in ids for ids in self.forgotten_ids)
+        )
 
 
 def identity_of(record: Record) -> bytes:

@@ -12,7 +12,7 @@ from uuid import UUID
 import msgspec
 
 from controller.config import ControllerConfig
-from controller.errors import JournalFailed, SnapshotCorrupt, SnapshotMissing
+from controller.errors import BackupFenced, JournalFailed, LogBehindBackup, SnapshotCorrupt, SnapshotMissing
 from controller.main import ControllerServer
 from controller.metadata.image import MetadataImage
 from controller.metadata.records import ControllerEpoch, MetadataOffset
@@ -44,6 +44,7 @@ class SimController:
         self.world = world
         self.number = number
         self.disk = disk
+        self.history = world.metadata
         self.rng = Random(f"{world.seed}/controller/{number}/{start}")
         self.process = Process(f"c{number}.{start}", link=f"c{number}")
         self.process.network = world.network
@@ -75,6 +76,11 @@ class SimController:
             await server.failed
         except _ENDS as error:
             world.controller_ended(self, repr(error))
+        except (BackupFenced, LogBehindBackup) as error:
+            if world.is_left_behind(self):
+                world.controller_ended(self, repr(error))
+            else:
+                world.fail(f"controller {self.number} takes its history for over: {error!r}")
         except Exception as error:  # noqa: BLE001 - a defect
             world.fail(f"controller {self.number} ended: {error!r}")
 
@@ -97,29 +103,29 @@ class SimQuorum(RaftQuorum):
     def _look(self) -> None:
         world = self._sim.world
         if not self.failed.done():
-            self._commit_seen = world.metadata.committed(self._sim.number, self, self._commit_seen)
+            self._commit_seen = self._sim.history.committed(self._sim.number, self, self._commit_seen)
         before = self._shown
         super()._look()
         if self._shown != before and self._shown.active:
             world.trace("leads", self._sim.process.name, self._shown.epoch)
-            world.metadata.leads(self._sim.number, self._shown.epoch)
+            self._sim.history.leads(self._sim.number, self._shown.epoch)
 
     async def propose(self, epoch: ControllerEpoch, records: Sequence[bytes]) -> MetadataOffset:
         end = await super().propose(epoch, records)
-        self._sim.world.metadata.proposed(epoch, records, end)
+        self._sim.history.proposed(epoch, records, end)
         return end
 
     async def confirm(self, epoch: ControllerEpoch) -> None:
         world = self._sim.world
         since_s = world.loop.time()
         await super().confirm(epoch)
-        world.metadata.confirmed(self._sim.number, epoch, since_s)
+        self._sim.history.confirmed(self._sim.number, epoch, since_s)
 
 
 class SimReign(Reign):
     def __init__(self, config: Any, quorum: Any, image: MetadataImage, *args: Any, **options: Any) -> None:
         sim = _of_this_process()
-        sim.world.metadata.reign_begins(sim.number, image)
+        sim.history.reign_begins(sim.number, image)
         super().__init__(config, quorum, image, *args, **options)
 
 

@@ -1,8 +1,10 @@
 """Configurations drawn from the seed: mostly extreme, because bugs live where a limit is met at every second step."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from random import Random
+
+import msgspec
 
 from controller.config import ControllerConfig
 from stream.compaction.plan import CompactionConfig
@@ -39,7 +41,7 @@ class Limits:
 def draw(rng: Random) -> Limits:
     pick = rng.choice
     p50_ms = pick((2, 20, 100))
-    return Limits(
+    limits = Limits(
         stream=_stream(rng),
         controller=_controller(rng),
         compaction=CompactionConfig(
@@ -68,6 +70,8 @@ def draw(rng: Random) -> Limits:
         network_lossy=pick((0.0, 0.01, 0.04)),
         disk_sync_ms=pick((1, 5, 50)),
     )
+    interval_ms = (50, 1_000, 4_000)[(limits.partitions + limits.brokers) % 3]
+    return replace(limits, controller=msgspec.structs.replace(limits.controller, backup_interval_ms=interval_ms, backup_bytes_max=2_000))
 
 
 def _stream(rng: Random) -> StreamConfig:

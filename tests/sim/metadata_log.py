@@ -11,6 +11,7 @@ from typing import Any
 
 import msgspec
 
+from controller.journal import NEW_BASE
 from controller.metadata.codec import decode_record, encode_record
 from controller.metadata.image import MetadataImage
 from controller.metadata.snapshot import ImageCopy
@@ -18,6 +19,7 @@ from controller.quorum import RaftQuorum
 from controller.raft.messages import AppendReply, Entry, HardState, Message, VoteReply
 from controller.raft.quorum import majority
 from controller.rpc.messages import MetadataBatch, Reply
+from controller.snapshots import LoadedSnapshot
 from tests.sim.disk import Disk
 
 _reply_decoder = msgspec.msgpack.Decoder(Reply[Any])
@@ -26,16 +28,27 @@ _batch_decoder = msgspec.msgpack.Decoder(MetadataBatch)
 
 class MetadataLog:
     def __init__(
-        self, disks: Mapping[int, Disk], fail: Callable[[str], None], on_commit: Callable[[], None], now: Callable[[], float]
+        self,
+        disks: Mapping[int, Disk],
+        fail: Callable[[str], None],
+        on_commit: Callable[[], None],
+        now: Callable[[], float],
+        begin: LoadedSnapshot | None,
     ) -> None:
-        """on_commit: called when the image has moved."""
+        """on_commit: called when the image has moved. begin: the snapshot with which a cluster that was rebuilt begins."""
         self._disks = disks
         self._fail = fail
         self._on_commit = on_commit
         self._now = now
         self.image = MetadataImage()
+        self._base = NEW_BASE if begin is None else begin.base
+        if begin is not None:
+            for chunk in ImageCopy.of(begin.image).chunks(1_000):
+                self.image.load(chunk)
+            self.image.loaded(begin.offset)
         """What the committed records add up to: the truth to check against."""
-        self.records: list[bytes] = []
+        self._records: list[bytes] = []
+        """Behind the base, as are the entries."""
         self._entries: list[Entry] = []
         self._leaders: dict[int, int] = {}
         self._asked: dict[str, int] = {}
@@ -44,7 +57,7 @@ class MetadataLog:
 
     @property
     def end_offset(self) -> int:
-        return len(self.records)
+        return self._base.offset + len(self._records)
 
     def committed(self, controller: int, quorum: RaftQuorum, since: int) -> int:
         """A controller's commit stands at the returned index now; it stood at `since`."""
@@ -77,7 +90,7 @@ class MetadataLog:
 
     def proposed(self, epoch: int, records: Sequence[bytes], end_offset: int) -> None:
         """A proposal of this epoch was answered with success."""
-        if self.records[end_offset - len(records) : end_offset] != list(records):
+        if self._between(end_offset - len(records), end_offset) != list(records):
             self._fail(f"a proposal of epoch {epoch} that ends at {end_offset} is taken for committed, {self.end_offset} records are")
 
     def confirmed(self, controller: int, epoch: int, since_s: float) -> None:
@@ -107,19 +120,27 @@ class MetadataLog:
                 self._fail(f"{controller} sends a snapshot at {batch.base_offset}, {self.end_offset} records are committed")
             return
         at = batch.base_offset
-        if [bytes(record) for record in batch.records] != self.records[at : at + len(batch.records)]:
+        if [bytes(record) for record in batch.records] != self._between(at, at + len(batch.records)):
             self._fail(f"{controller} sends records [{at}, {batch.end_offset}) that are not the committed ones ({self.end_offset})")
 
+    def _between(self, start: int, end: int) -> list[bytes]:
+        base = self._base.offset
+        return self._records[max(0, start - base) : max(0, end - base)]
+
     def _compare(self, controller: int, entry: Entry, voters: Sequence[int]) -> None:
-        if entry.index <= len(self._entries):
-            known = self._entries[entry.index - 1]
+        at = entry.index - self._base.index - 1
+        if at < 0:
+            self._fail(f"controller {controller} commits entry {entry.index}, the history begins behind {self._base.index}")
+            return
+        if at < len(self._entries):
+            known = self._entries[at]
             if entry != known:
                 self._fail(
                     f"controller {controller} commits another entry {entry.index} of term {entry.term} than was committed ({known.term})"
                 )
             return
-        if entry.index != len(self._entries) + 1:
-            self._fail(f"controller {controller} commits entry {entry.index} first, nobody has committed {len(self._entries) + 1}")
+        if at > len(self._entries):
+            self._fail(f"controller {controller} commits entry {entry.index} first, nobody has committed those before it")
             return
         holders = [voter for voter in voters if self._disks[voter].holds(entry.index, entry.term)]
         if len(holders) < majority(len(voters)):
@@ -128,7 +149,7 @@ class MetadataLog:
             )
         self._entries.append(entry)
         if entry.records:
-            self.records += entry.records
+            self._records += entry.records
             self.image.apply_all(decode_record(record) for record in entry.records)
             self._on_commit()
 

@@ -23,12 +23,14 @@ from objectstore.errors import PreconditionFailed
 from stream.errors import WalFenced
 from stream.ids import WalSequence
 from stream.keys import wal_prefix
-from stream.recovery import _Walk
+from stream.ports import WalIdentity
+from stream.recovery import WalWalk
 from stream.storage import Storage
 from stream.upload import Uploader
 from stream.wal.core import WalCore
 from stream.wal.slot_writer import SlotWriter
 from stream.wal.slots import SlotTable
+from tests.sim.recovery_mutants import RECOVERY_MUTANTS
 
 Patch = tuple[Any, str, Any]
 
@@ -82,14 +84,14 @@ def _any_412_is_success() -> list[Patch]:
 
 
 def _recovery_without_fence() -> list[Patch]:
-    async def fence(_: Any, __: WalSequence) -> bool:
+    async def fence(_: Any, __: WalIdentity, ___: WalSequence) -> bool:
         return True
 
-    return [(_Walk, "_fence", fence)]
+    return [(WalWalk, "_fence", fence)]
 
 
 def _recovery_skips_a_slot() -> list[Patch]:
-    real = _Walk.slots
+    real = WalWalk.slots
 
     async def slots(self: Any) -> Any:
         number = 0
@@ -98,18 +100,18 @@ def _recovery_skips_a_slot() -> list[Patch]:
             if number % 5:
                 yield found
 
-    return [(_Walk, "slots", slots)]
+    return [(WalWalk, "slots", slots)]
 
 
 def _recovery_stops_early() -> list[Patch]:
     """A 412 on the fence is taken for somebody else's fence, although the writer's last PUT landed in between."""
-    real = _Walk._fence
+    real = WalWalk._fence
 
-    async def fence(self: Any, sequence: WalSequence) -> bool:
-        await real(self, sequence)
+    async def fence(self: Any, recoverer: WalIdentity, sequence: WalSequence) -> bool:
+        await real(self, recoverer, sequence)
         return True
 
-    return [(_Walk, "_fence", fence)]
+    return [(WalWalk, "_fence", fence)]
 
 
 def _wal_deleted_before_the_commit() -> list[Patch]:
@@ -118,7 +120,9 @@ def _wal_deleted_before_the_commit() -> list[Patch]:
     async def upload(self: Uploader, block: Any) -> Any:
         uploaded = await real(self, block)
         storage = self._on_committed.__self__
-        self._delete_after_grace([slot.key for slot in storage._slots._slots if slot.sequence < block.end_sequence and not slot.in_place])
+        self._delete_after_grace(
+            [slot.key for slot in storage._slots._slots if slot.sequence < block.end_sequence and not slot.in_place], 0
+        )
         return uploaded
 
     return [(Uploader, "_upload", upload)]
@@ -315,7 +319,7 @@ MUTANTS: dict[str, Callable[[], list[Patch]]] = {
     "uncommitted_records_are_served": _uncommitted_records_are_served,
     "image_not_rebuilt_after_a_reign": _image_not_rebuilt_after_a_reign,
     "snapshot_of_what_is_not_committed": _snapshot_of_what_is_not_committed,
-}
+} | RECOVERY_MUTANTS
 
 
 @contextmanager

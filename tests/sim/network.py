@@ -71,7 +71,6 @@ class Network:
         self.latency_ms = latency_ms
         self.lossy = lossy
         self.links = Links()
-        self.metadata: MetadataLog
         self.on_handover: Callable[[], None] | None = None
         """Called once, when a leader has told another voter to take over."""
         self.listeners: dict[str, SimListener] = {}
@@ -94,7 +93,7 @@ class Network:
 
     def send_raft(self, sender: Process, address: str, hello: Hello, message: Message) -> None:
         """A message between voters: lost, doubled, overtaken by later ones."""
-        self.metadata.says(message)
+        sender.controller.history.says(message)
         if isinstance(message, TimeoutNow) and self.on_handover is not None:
             self.on_handover()
             self.on_handover = None
@@ -280,7 +279,7 @@ class SimChannel:
         await asyncio.sleep(network.delay_s())
         if network.chance(0.3):
             await asyncio.sleep(rng.uniform(0, 8))
-        metadata_log, request_id = network.metadata, dict(metadata).get(REQUEST_ID_KEY, "")
+        request_id = dict(metadata).get(REQUEST_ID_KEY, "")
         if network.links.blocked(self._process.link, server := _host(self.address)) or network.chance():
             if rng.random() < 0.5:
                 _fail(answer, rpc_failed(StatusCode.UNAVAILABLE, "connection reset"))
@@ -294,13 +293,14 @@ class SimChannel:
                 _fail(answer, rpc_failed(StatusCode.UNAVAILABLE, "connection refused"))
                 return
             network.trace("rpc", self._process.name, method)
-            metadata_log.asked(request_id)
+            history: MetadataLog = listener.process.controller.history
+            history.asked(request_id)
             try:
                 data = await listener.call(method, request, timeout, metadata)
             except RpcFailed as error:
                 _fail(answer, error)
                 continue
-            metadata_log.answered(listener.process.name, method, request_id, data)
+            history.answered(listener.process.name, method, request_id, data)
             if network.chance() or network.links.blocked(server, self._process.link):
                 if rng.random() < 0.5:
                     _fail(answer, rpc_failed(StatusCode.UNAVAILABLE, "connection reset after the request"))
@@ -438,7 +438,8 @@ class SimStreamCall:
             self._down.send(END_OF_STREAM)
 
     def server_write(self, message: bytes) -> None:
-        self._network.metadata.told(process_name(), message)
+        assert self.server is not None
+        self.server.controller.history.told(self.server.name, message)
         self._down.send(message)
 
     async def server_read(self) -> Any:

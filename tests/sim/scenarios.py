@@ -8,6 +8,7 @@ from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING
 
 from stream.ids import NodeId
+from tests.sim.disaster import lose_disks
 from tests.sim.network import Links
 
 if TYPE_CHECKING:
@@ -28,6 +29,7 @@ SCENARIOS: Mapping[str, Mapping[str, int]] = {
         "crash_controller": 4, "pause_controller": 2, "cut_controller": 4, "split": 4, "slow_disk": 2, "broken_disk": 1, "blackout": 1,
         "move": 2, "coup": 4, "transfer": 3,
     },
+    "disaster": {"lose_disks": 4, "crash": 2, "pause": 1, "replace": 1, "move": 2, "ping_pong": 1, "store_down": 1, "trim": 1},
     "clock": {"cut": 6, "pause": 1, "replace": 1, "slow_store": 2, "move": 1, "nothing": 1},
     "mixed": {
         "crash": 3, "pause": 2, "replace": 2, "cut": 2, "move": 4, "ping_pong": 2, "leave": 1, "trim": 2,
@@ -193,6 +195,9 @@ class Chaos:
         if active in running and self._rng.random() < 0.7:
             return active
         return self._rng.choice(running) if running else None
+
+    def lose_disks(self) -> None:
+        lose_disks(self._world)
 
     def _running(self) -> "SimBroker | None":
         brokers = [broker for _, broker in sorted(self._world.brokers.items()) if broker.process.held is None]

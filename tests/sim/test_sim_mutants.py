@@ -37,6 +37,12 @@ SCENARIO = {
     "uncommitted_records_are_served": "quorum",
     "image_not_rebuilt_after_a_reign": "controller",
     "snapshot_of_what_is_not_committed": "quorum",
+    "deleted_before_the_backup": "disaster",
+    "answered_before_the_backup": "disaster",
+    "ids_and_epochs_given_out_again": "disaster",
+    "recovered_wals_not_fenced": "disaster",
+    "old_history_not_fenced": "disaster",
+    "only_the_owners_wal_is_read": "disaster",
 }
 SEEDS_MAX = 25
 FIRST_SEED = {"recovery_stops_early": 130, "image_not_rebuilt_after_a_reign": 20}

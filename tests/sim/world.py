@@ -33,6 +33,7 @@ from controller.metadata.records import PartitionRecord
 from controller.rpc.client import ControllerClient
 from controller.rpc.follower import MetadataFollower
 from controller.rpc.messages import AlterReassignments, CreateTopics, GetKeyValue, NewTopic, PartitionTarget, PutKeyValue
+from controller.snapshots import LoadedSnapshot
 from stream.ids import Millis, NodeEpoch, NodeId
 from tests.sim.checkers import Checker, Part, Violation
 from tests.sim.clients import Consumer, Producer
@@ -85,8 +86,11 @@ class World:
         self.bucket = Bucket(self.now_ms)
         self.weather = StoreWeather(self.rng, fault_share=limits.store_faults, p50_ms=limits.store_p50_ms, p99_ms=limits.store_p99_ms)
         self.network = Network(Random(f"{seed}/network"), self.trace, latency_ms=limits.network_ms, lossy=limits.network_lossy)
-        self.disks = {number: Disk(Random(f"{seed}/disk/{number}"), limits.disk_sync_ms) for number in range(limits.controllers)}
-        self.metadata = self.network.metadata = MetadataLog(self.disks, self.fail, self._note_leaders, self.loop.time)
+        self._histories = 0
+        self.disks: dict[int, Disk] = {}
+        self.metadata: MetadataLog
+        self._images: deque[tuple[float, dict[Part, tuple[int, int]]]] = deque()
+        self.begin_history(None)
         self.checker = Checker(self.bucket, lambda: self.metadata.image, self.fail)
         self.parts: list[Part] = [(TOPIC, index) for index in range(limits.partitions)]
         self.brokers: dict[int, SimBroker] = {}
@@ -96,14 +100,15 @@ class World:
         self.calm = False
         self._over = False
         self._starts = 0
-        self._processes: list[Process] = []
+        self.processes: list[Process] = []
         self.controllers: dict[int, SimController] = {}
         self._violation: asyncio.Future[None] = self.loop.create_future()
         self._admin_process = self._new_process("admin")
         self._admin: ControllerClient = self._admin_process.context().run(
             lambda: ControllerClient(addresses(limits.controllers), rng=Random(f"{seed}/admin"))
         )
-        self._images: deque[tuple[float, dict[Part, tuple[int, int]]]] = deque()
+        self.has_disks = True
+        """Not between the loss of the controllers' disks and the end of the recovery."""
 
     # --- what everybody uses -----------------------------------------------------------------------------------------------------------
 
@@ -143,7 +148,7 @@ class World:
 
     # --- who leads ----------------------------------------------------------------------------------------------------------------------
 
-    def _note_leaders(self) -> None:
+    def note_leaders(self) -> None:
         topic = self.metadata.image.topics.by_name(TOPIC)
         if topic is not None:
             leaders = {(TOPIC, record.partition): (record.leader, record.leader_epoch) for record in topic.partitions}
@@ -170,7 +175,7 @@ class World:
     def _new_process(self, name: str) -> Process:
         process = Process(name)
         process.network = self.network
-        self._processes.append(process)
+        self.processes.append(process)
         return process
 
     # --- processes ----------------------------------------------------------------------------------------------------------------------
@@ -178,7 +183,7 @@ class World:
     def start_broker(self, node_id: int) -> SimBroker:
         self._starts += 1
         broker = SimBroker(self, node_id, self._starts)
-        self._processes.append(broker.process)
+        self.processes.append(broker.process)
         self.brokers[node_id] = broker
         self.trace("start", broker.process.name)
         broker.start()
@@ -219,11 +224,9 @@ class World:
         self.start_broker(broker.node_id)
 
     def start_controller(self, number: int) -> None:
-        if self._over:
-            return
         self._starts += 1
         controller = SimController(self, number, self._starts, self.disks[number])
-        self._processes.append(controller.process)
+        self.processes.append(controller.process)
         self.controllers[number] = controller
         self.trace("start", controller.process.name)
         controller.start()
@@ -234,6 +237,10 @@ class World:
         self.crash_controller(controller, self.rng.choice((0.05, 1.0)))
 
     def crash_controller(self, controller: SimController, delay_s: float) -> None:
+        self.kill_controller(controller)
+        self.later(delay_s, self._restart_controller, controller)
+
+    def kill_controller(self, controller: SimController) -> None:
         if controller.process.dead or self._over:
             return
         self.trace("crash", controller.process.name)
@@ -241,7 +248,23 @@ class World:
         controller.disk.crash()
         controller.store.process_died()
         self.network.process_died(controller.process, resets=self.rng.random() < 0.7)
-        self.later(delay_s, self.start_controller, controller.number)
+
+    def _restart_controller(self, controller: SimController) -> None:
+        if self.controllers[controller.number] is controller and not self._over and not self.is_left_behind(controller):
+            self.start_controller(controller.number)
+
+    def is_left_behind(self, controller: SimController) -> bool:
+        """It belongs to a history that a recovery has ended, or is about to."""
+        return not self.has_disks or controller.disk is not self.disks[controller.number]
+
+    def begin_history(self, loaded: LoadedSnapshot | None) -> None:
+        """Controllers with empty disks; with the snapshot of a cluster that was rebuilt, if there is one."""
+        limits = self.limits
+        self._histories += 1
+        sync_ms, name = limits.disk_sync_ms, f"{self.seed}/disk/{self._histories}"
+        self.disks = {number: Disk(Random(f"{name}/{number}"), sync_ms) for number in range(limits.controllers)}
+        self.metadata = MetadataLog(self.disks, self.fail, self.note_leaders, self.loop.time, loaded)
+        self.has_disks = True
 
     def active_controller(self) -> SimController | None:
         """One that takes itself for the leader, the newest if there are two."""
@@ -374,7 +397,7 @@ class World:
         self.network.links.mend_all()
         for disk in self.disks.values():
             disk.slow_factor, disk.failing = 1.0, False
-        for process in self._processes:
+        for process in self.processes:
             process.resume(self.loop)
 
     async def _within(self, limit_s: float, what: str, work: Any) -> None:
@@ -440,7 +463,7 @@ class World:
                 break
             for task in tasks:
                 task.cancel()
-            for process in self._processes:
+            for process in self.processes:
                 process.dispose(self.loop)
             self.loop.run_until_complete(self._settle())
         self.loop.close()

@@ -17,6 +17,7 @@ from typing import Any, TypeVar
 from support.cluster import Cluster
 
 from broker.node import Broker
+from controller.rpc.client import ControllerClient
 from objectstore.faults import Fault, FaultyStore
 from objectstore.ports import ObjectStore
 from objectstore.retry import RetryingStore, RetryPolicy
@@ -128,6 +129,12 @@ class Link:
         writer.close()
 
 
+def _only_configured(client: ControllerClient) -> None:
+    """A broker behind a link knows no way around it: what the quorum tells of its addresses is not heard."""
+    client._addresses = list(client._configured)
+    client.learn = lambda addresses: None  # type: ignore[method-assign]
+
+
 class FaultCluster(Cluster):
     """`faults` and `links` by node id, those of the newest start. Small blocks and caches: it merges and reads all the time."""
 
@@ -164,6 +171,8 @@ class FaultCluster(Cluster):
             self.links[node_id] = link = Link(self._controller_port)
             settings["controllers"] = (await link.open(),)
         broker = await super().start_broker(node_id, **settings)
+        if self._linked:
+            _only_configured(broker.client)
         self._ports[node_id] = broker.port
         return broker
 

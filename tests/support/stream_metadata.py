@@ -248,6 +248,13 @@ class MemoryStreamMetadata:
         self.controller.check_invariants()
         self._end("commit")
 
+    def position(self) -> int:
+        return len(self.controller.commits)
+
+    async def backed_up(self, position: int) -> None:
+        """Nothing here can be lost."""
+        assert position <= len(self.controller.commits)
+
     async def trim_stream(self, stream_id: StreamId, epoch: StreamEpoch, start_offset: Offset) -> None:
         await self._begin("trim_stream")
         self.controller.check_node(self.writer)

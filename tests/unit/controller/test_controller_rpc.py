@@ -265,7 +265,8 @@ async def test_a_follower_begins_with_a_snapshot_when_the_log_is_gone_and_so_doe
     await cluster.snapshot()
     await broker.client.put_key_value(m.PutKeyValue(key="k2", value=b"v"))
     await cluster.snapshot()
-    assert len([info async for info in cluster.store.list("meta/")]) == 3
+    kept = [info.key.split("/")[2] async for info in cluster.store.list("meta/")]
+    assert kept == ["log", "snapshots", "snapshots", "snapshots"], "of the backup, what two snapshots hold is dropped"
     deltas: list[MetadataDelta] = []
     fresh = MetadataFollower(broker.client)
     fresh.subscribe(lambda delta, _: deltas.append(delta))

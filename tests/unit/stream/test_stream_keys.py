@@ -37,6 +37,13 @@ def test_the_spelling_is_stored_and_must_stay() -> None:
     assert keys.data_key(ObjectId(0x1A2B)) == "data/b2a10000/6699"
     assert keys.snapshot_key("abc", 9, 2) == "meta/abc/snapshots/00000000000000000009-00000000000000000002"
     assert keys.parse_snapshot_key("abc", keys.snapshot_key("abc", 9, 2)) == (9, 2)
+    assert keys.backup_key("abc", 9) == "meta/abc/log/00000000000000000009"
+    assert keys.parse_backup_key("abc", keys.backup_key("abc", 9)) == 9
+
+
+def test_the_cluster_of_a_metadata_key() -> None:
+    assert keys.parse_cluster_id(keys.backup_key("a-b_1", 9)) == "a-b_1"
+    assert [keys.parse_cluster_id(key) for key in ("meta/", "meta/a", "wal/a/b", "meta/a b/c", "meta//c")] == [None] * 5
 
 
 @pytest.mark.parametrize(
@@ -46,6 +53,7 @@ def test_the_spelling_is_stored_and_must_stay() -> None:
         "wal/-1/2/00000000000000000005", "wal/1/2/00000000000000000005 ", "wal/1/2/00000000000000000005\n",
         "wal/2147483648/2/00000000000000000005",
         "wal/1/2/99999999999999999999", "x/wal/1/2/00000000000000000005", "wal/1/2/0000000000000000000\u0665",
+        "meta/abc/log/0000000000000000009", "meta/abd/log/00000000000000000009", "meta/abc/log/00000000000000000009-1",
         "data/00000000/6699", "data/b2a10000/06699", "data/b2a10000/6699/", "data/B2A10000/6699", "data/b2a10000/",
     ],
 )  # fmt: skip
@@ -54,6 +62,7 @@ def test_other_spellings_are_nobodys(key: str) -> None:
     assert keys.parse_data_key(key) is None
     assert keys.parse_wal_prefix(key) is None
     assert keys.parse_snapshot_key("abc", key) is None
+    assert keys.parse_backup_key("abc", key) is None
 
 
 @pytest.mark.parametrize("cluster_id", ["", "a/b", "..", "a" * 65, "a b"])

@@ -1,0 +1,171 @@
+"""Copies committed metadata records to the store while this controller leads, and tells how far the store has them.
+
+Invariants: only committed records are written, contiguous, by the leader of the epoch; `offset` moves only when the object is there *and* a
+majority has confirmed afterwards that we still lead, so everything below it will be found by any later recovery. A place that is taken is
+read: our own lost answer, or an earlier leader's copy of the same records, is success; a fence or other records mean that this history is
+over (BackupFenced). A store that fails holds up nobody but those who wait here. Bounded: one object at a time, `backup_bytes_max` each.
+Must not delete anything, nor know what a record means. Source: ADR 0013.
+"""
+
+import asyncio
+from contextlib import suppress
+
+import msgspec
+import structlog
+
+from controller.backup.layout import LogObject
+from controller.backup.log import BackupLog
+from controller.config import ControllerConfig
+from controller.errors import BackupCorrupt, BackupFenced, LogBehindBackup, QuorumClosed
+from controller.metadata.records import ControllerEpoch, MetadataOffset
+from controller.quorum import Quorum
+from objectstore.errors import ObjectNotFound, ObjectStoreError, PreconditionFailed
+from stream.clock import WallClock
+
+_log = structlog.get_logger()
+_ATTEMPT_S = 30.0
+_ABANDONED_COUNT = 256
+"""Waiters after which those that gave up are looked for."""
+
+_RETRY_FIRST_S = 0.1
+_RETRY_MAX_S = 2.0
+
+
+class Backup:
+    """The task of one reign. `open` once, then `run`; `covered` from anywhere."""
+
+    def __init__(self, config: ControllerConfig, quorum: Quorum, log: BackupLog, epoch: ControllerEpoch, now_ms: WallClock) -> None:
+        self._config = config
+        self._quorum = quorum
+        self._log = log
+        self._epoch = epoch
+        self._now_ms = now_ms
+        self._now = asyncio.get_running_loop().time
+        self._opened = False
+        self._offset = MetadataOffset(0)
+        self._wanted = MetadataOffset(0)
+        self._wake = asyncio.Event()
+        self._waiters: list[tuple[MetadataOffset, asyncio.Future[None]]] = []
+        self._over: Exception | None = None
+        self.object_count = 0
+        """Objects that this reign has written: a snapshot is due when they are many."""
+
+    @property
+    def offset(self) -> MetadataOffset:
+        """Everything below it is in the store, for ever. 0 until that is known."""
+        return self._offset
+
+    async def open(self) -> None:
+        """Find out where the backup ends. Raises LogBehindBackup (we must not lead), ObjectStoreError, BackupCorrupt."""
+        end = await self._log.end()
+        committed = self._quorum.committed_offset
+        if end > committed:
+            _log.critical("log_behind_backup", committed=committed, backup=end)
+            raise LogBehindBackup(committed, end)
+        assert end >= self._quorum.first_offset, f"the backup ends at {end}, the log begins at {self._quorum.first_offset}"
+        self._opened = True
+        self._advance(end)
+
+    async def run(self) -> None:
+        """Runs until it is cancelled or the reign is over. Raises LogBehindBackup, BackupFenced: the process has to end."""
+        retry_s = _RETRY_FIRST_S
+        try:
+            while True:
+                try:
+                    async with asyncio.timeout(_ATTEMPT_S) as limit:
+                        if not self._opened:
+                            await self.open()
+                        limit.reschedule(None)
+                        await self._due()
+                        limit.reschedule(self._now() + _ATTEMPT_S)
+                        await self._append()
+                except (ObjectStoreError, BackupCorrupt, TimeoutError) as error:
+                    _log.warning("backup_failed", error=str(error), behind_count=self._quorum.committed_offset - self._offset)
+                    await asyncio.sleep(retry_s)
+                    retry_s = min(2 * retry_s, _RETRY_MAX_S)
+                else:
+                    retry_s = _RETRY_FIRST_S
+        except BaseException as error:
+            self._end(error)
+            raise
+
+    async def covered(self, offset: MetadataOffset) -> None:
+        """Return when the store holds everything below `offset`; it is written at once, not at the next interval.
+
+        Raises QuorumClosed or NotLeader when the reign is over: the outcome is unknown. The caller sets the deadline.
+        """
+        if self._offset >= offset:
+            return
+        if self._over is not None:
+            raise self._over
+        waiter: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        if len(self._waiters) % _ABANDONED_COUNT == 0:
+            self._waiters = [waiting for waiting in self._waiters if not waiting[1].done()]
+        self._waiters.append((offset, waiter))
+        self._wanted = max(self._wanted, offset)
+        self._wake.set()
+        await waiter
+
+    async def _due(self) -> None:
+        """Something is committed that the store lacks, and it is time: an interval has passed, or somebody waits."""
+        await self._quorum.wait_committed(self._offset)
+        with suppress(TimeoutError):
+            async with asyncio.timeout(self._config.backup_interval_ms / 1_000):
+                while self._wanted <= self._offset:
+                    self._wake.clear()
+                    await self._wake.wait()
+
+    async def _append(self) -> None:
+        """Objects until nothing is left that was committed when this began."""
+        target = self._quorum.committed_offset
+        while self._offset < target:
+            committed = self._quorum.read(self._offset, self._config.backup_bytes_max)
+            end = committed.end_offset
+            records = [msgspec.Raw(record) for record in committed.records]
+            item = LogObject(self._offset, self._quorum.point_at(end), self._now_ms(), self._log.cluster_id, False, records)
+            try:
+                await self._log.put(item)
+            except PreconditionFailed:
+                end = await self._take_over()
+            await self._quorum.confirm(self._epoch)
+            self.object_count += 1
+            self._advance(end)
+
+    async def _take_over(self) -> MetadataOffset:
+        """Something lies where we wanted to write. -> its end, if it holds the records that we hold. Raises BackupFenced."""
+        try:
+            found = await self._log.read(self._offset)
+        except ObjectNotFound:
+            raise BackupFenced(self._offset, "its place was taken and is free again: somebody deletes from it") from None
+        if found.is_fence:
+            raise BackupFenced(self._offset, f"a recovery has ended it, the cluster goes on at offset {found.base.offset}")
+        await self._quorum.confirm(self._epoch)
+        if found.end_offset > self._quorum.committed_offset:
+            raise LogBehindBackup(self._quorum.committed_offset, found.end_offset)
+        ours: list[bytes] = []
+        while len(ours) < len(found.records):
+            ours += self._quorum.read(MetadataOffset(self._offset + len(ours)), self._config.backup_bytes_max).records
+        if any(bytes(theirs) != mine for theirs, mine in zip(found.records, ours, strict=False)):
+            raise BackupFenced(self._offset, "another history of this cluster id is backed up there")
+        return found.end_offset
+
+    def _advance(self, offset: MetadataOffset) -> None:
+        self._offset = offset
+        waiting, self._waiters = self._waiters, []
+        for wanted, waiter in waiting:
+            if waiter.done():
+                continue
+            if wanted <= offset:
+                waiter.set_result(None)
+            else:
+                self._waiters.append((wanted, waiter))
+
+    def _end(self, error: BaseException) -> None:
+        self._over = (
+            error if isinstance(error, Exception) else QuorumClosed("the controller stopped before the backup; the outcome is unknown")
+        )
+        for _, waiter in self._waiters:
+            if not waiter.done():
+                waiter.set_exception(self._over)
+                waiter.exception()
+        self._waiters.clear()

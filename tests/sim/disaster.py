@@ -1,0 +1,84 @@
+"""The disks of all controllers are lost, and the cluster is rebuilt from the store by the real recovery, while brokers and clients go on.
+
+Sometimes the old controller still runs, or is only paused: it must find out by itself that its history is over. The checkers' truth is the
+old log until the snapshot of the new history is there, and that snapshot from then on. Must not decide what a recovery may lose: whatever
+was acknowledged is checked as in every other run.
+"""
+
+import asyncio
+from random import Random
+from typing import TYPE_CHECKING
+
+from controller.errors import ControllerError, RecoveryRefused
+from controller.recover.plan import IDS_SKIPPED
+from controller.recover.recovery import Recovery
+from controller.snapshots import SnapshotStore
+from objectstore.errors import ObjectStoreError
+from objectstore.retry import RetryingStore, RetryPolicy
+from stream.errors import StreamError
+from tests.sim.loop import Process
+from tests.sim.store import SimStore
+
+if TYPE_CHECKING:
+    from tests.sim.world import World
+
+_TRIES_MAX = 100
+
+
+def lose_disks(world: "World") -> None:
+    """At a moment at which a controller runs. They die with their disks, or are left behind."""
+    left = [controller for _, controller in sorted(world.controllers.items()) if not controller.process.dead]
+    if not left or not world.has_disks:
+        return
+    rng = world.rng
+    world.has_disks = False
+    fate = rng.choice(("killed", "killed", "paused", "left running"))
+    world.trace("disks_lost", fate)
+    for controller in left:
+        if fate == "killed":
+            world.kill_controller(controller)
+        elif fate == "paused":
+            controller.process.pause()
+            world.later(rng.choice((1.0, 6.0)), controller.process.resume, world.loop)
+    world.later(rng.choice((0.0, 0.5, 3.0)), _begin, world)
+
+
+def _begin(world: "World") -> None:
+    process = Process(f"recovery@{world.loop.time():.3f}")
+    process.network = world.network
+    world.processes.append(process)
+    rng = Random(f"{world.seed}/{process.name}")
+    raw = SimStore(world.bucket, world.weather, rng, world.trace)
+    store = RetryingStore(raw, RetryPolicy(deadline_ms=10_000), clock=world.loop.time, rng=rng)
+    recovery = Recovery(store, world.limits.controller.cluster_id, now_ms=world.now_ms, voters=range(world.limits.controllers))
+
+    async def run() -> None:
+        for _ in range(_TRIES_MAX):
+            try:
+                report = await recovery.run(force=True)
+            except RecoveryRefused as error:
+                if "data are missing" in str(error):
+                    world.fail(f"the recovery finds data missing: {error}")
+                    return
+            except (ControllerError, ObjectStoreError, StreamError, TimeoutError) as error:
+                world.trace("recovery_failed", type(error).__name__)
+            else:
+                world.trace("recovered", report.backup_offset, report.range_count)
+                world.later(0, lambda: world.loop.create_task(_go_on(world)))
+                return
+            await asyncio.sleep(0.3)
+        world.fail("the recovery does not come to an end")
+
+    world.loop.call_soon(lambda: world.loop.create_task(run()), context=process.context())
+
+
+async def _go_on(world: "World") -> None:
+    """Controllers start with empty disks: with the snapshot, that is."""
+    loaded = await SnapshotStore(world.bucket, world.limits.controller.cluster_id, kept=2).load_newest()
+    assert loaded is not None
+    old_next = world.metadata.image.next_object_id
+    world.checker.forgotten_ids.append(range(loaded.image.next_object_id - IDS_SKIPPED - 2 * old_next, loaded.image.next_object_id))
+    world.begin_history(loaded)
+    world.note_leaders()
+    for number in range(world.limits.controllers):
+        world.start_controller(number)

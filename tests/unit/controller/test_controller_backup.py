@@ -1,0 +1,400 @@
+"""The metadata log's backup: its objects, what waits for it, who may write it, and what a quorum without its disks does."""
+
+import asyncio
+import shutil
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from pathlib import Path
+from uuid import uuid4
+
+import msgspec
+import pytest
+from support.controller_cluster import Cluster, until
+from support.controller_quorum import Quorum
+
+from controller.backup.layout import HISTORY_GAP, LogObject, droppable, needed_objects, pack, splice, unpack
+from controller.backup.log import BackupLog
+from controller.backup.new_streams import NewStreams
+from controller.errors import BackupCorrupt, BackupFenced, LogBehindBackup, RecoveryRefused
+from controller.main import ControllerServer
+from controller.metadata.codec import encode_record
+from controller.metadata.records import KeyValueRecord, MetadataOffset
+from controller.raft.messages import Base, Members
+from controller.recover.recovery import Recovery, cluster_ids
+from controller.rpc import messages as m
+from objectstore.memory import MemoryStore
+from objectstore.ports import Body
+from stream.ids import Millis, NodeId, StreamId, WalSequence
+from stream.keys import backup_key, wal_key
+from stream.ports import OpenedStream, OpenStream
+
+Start = Callable[..., Awaitable[Cluster]]
+
+
+# --- layout -------------------------------------------------------------------------------------------------------------------------------
+
+
+def raw(number: int) -> msgspec.Raw:
+    return msgspec.Raw(encode_record(KeyValueRecord(f"k{number}", b"v")))
+
+
+def run_of(first: int, end: int) -> LogObject:
+    return LogObject(first, Base(end, 1, end, Members((0,))), 5, "c", False, [raw(number) for number in range(first, end)])
+
+
+def fence(first: int) -> LogObject:
+    return LogObject(first, Base(9, 9, first + HISTORY_GAP, Members((0,))), 5, "c", True, [])
+
+
+def test_an_object_comes_back_and_every_flipped_bit_is_found() -> None:
+    item = run_of(3, 6)
+    data = b"".join(pack(item))
+    assert unpack("k", 3, "c", data) == item
+    for at in range(len(data)):
+        with pytest.raises(BackupCorrupt):
+            unpack("k", 3, "c", data[:at] + bytes([data[at] ^ 1]) + data[at + 1 :])
+    for first_offset, cluster_id in ((4, "c"), (3, "d")):
+        with pytest.raises(BackupCorrupt):
+            unpack("k", first_offset, cluster_id, data)
+    with pytest.raises(BackupCorrupt):
+        unpack("k", 3, "c", data[:10])
+
+
+def test_the_tail_is_spliced_from_the_middle_of_an_object_to_the_end() -> None:
+    tail = splice([run_of(0, 4), run_of(4, 9), run_of(9, 10)], 6)
+    assert tail.records == [raw(number) for number in range(6, 10)]
+    assert (tail.end, tail.fence) == (10, None)
+    assert splice([], 6).end == 6
+
+
+def test_a_late_copy_of_an_old_object_does_no_harm() -> None:
+    assert splice([run_of(0, 4), run_of(2, 3), run_of(3, 8)], 1).records == [raw(number) for number in range(1, 8)]
+
+
+def test_a_hole_is_told_and_a_fence_ends_the_history() -> None:
+    with pytest.raises(RecoveryRefused, match=r"\[4, 5\)"):
+        splice([run_of(0, 4), run_of(5, 9)], 0)
+    tail = splice([run_of(0, 4), fence(4), run_of(4 + HISTORY_GAP, 5 + HISTORY_GAP)], 2)
+    assert tail.end == 4
+    assert tail.fence == fence(4)
+    after = splice([fence(4), run_of(4 + HISTORY_GAP, 6 + HISTORY_GAP)], 4 + HISTORY_GAP)
+    assert (after.end, after.fence) == (6 + HISTORY_GAP, None)
+
+
+def test_what_two_snapshots_hold_is_dropped_but_never_a_fence_nor_the_end() -> None:
+    firsts = [0, 5, 9, 9 + HISTORY_GAP, 12 + HISTORY_GAP]
+    assert droppable(firsts, 8) == [0]
+    assert droppable(firsts, 9) == [0, 5]
+    assert droppable(firsts, 99 + HISTORY_GAP) == [0, 5, 9 + HISTORY_GAP]
+    assert needed_objects(firsts, 7) == firsts[1:]
+    assert needed_objects(firsts, 99 + HISTORY_GAP) == firsts[-1:]
+
+
+def test_new_streams_wait_for_the_offset_of_their_creation() -> None:
+    streams = NewStreams(StreamId(4), MetadataOffset(10))
+    streams.created(StreamId(6), MetadataOffset(20))
+    streams.created(StreamId(8), MetadataOffset(30))
+    assert [streams.needed(StreamId(number), MetadataOffset(0)) for number in (0, 3, 4, 5, 7, 8)] == [10, 10, 20, 20, 30, 0]
+    assert [streams.needed(StreamId(number), MetadataOffset(20)) for number in (0, 5, 6)] == [30, 30, 30]
+    assert streams.needed(StreamId(7), MetadataOffset(30)) == 0
+
+
+# --- who waits ----------------------------------------------------------------------------------------------------------------------------
+
+
+class GatedStore(MemoryStore):
+    """Takes no backup while the gate is shut."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.gate = asyncio.Event()
+        self.gate.set()
+        self.deleted: list[str] = []
+
+    async def put_if_absent(self, key: str, body: Body) -> str:
+        if "/log/" in key:
+            await self.gate.wait()
+        return await super().put_if_absent(key, body)
+
+    async def delete(self, keys: Sequence[str]) -> None:
+        self.deleted += keys
+        await super().delete(keys)
+
+
+@pytest.fixture
+async def start(tmp_path: Path) -> AsyncIterator[Start]:
+    clusters: list[Cluster] = []
+
+    async def begin(**settings: object) -> Cluster:
+        cluster = Cluster(tmp_path / "controller", **{"backup_interval_ms": 20, "cluster_id": "c", **settings})
+        cluster.store = GatedStore()
+        cluster.server = ControllerServer(cluster.config, cluster.store)
+        clusters.append(cluster)
+        await cluster.start()
+        return cluster
+
+    yield begin
+    for cluster in clusters:
+        await cluster.stop()
+
+
+def gated(cluster: Cluster) -> GatedStore:
+    assert isinstance(cluster.store, GatedStore)
+    return cluster.store
+
+
+async def answered_only_with_the_gate_open(cluster: Cluster, work: Awaitable[object]) -> None:
+    """A write that nothing waits for is answered meanwhile: the quorum goes on."""
+    waiting = asyncio.ensure_future(work)
+    other = cluster.client()
+    for number in range(3):
+        await other.put_key_value(m.PutKeyValue(key=f"k{number}", value=b"v"))
+    await other.close()
+    assert not waiting.done()
+    gated(cluster).gate.set()
+    await waiting
+
+
+async def test_registrations_and_topics_and_new_streams_wait_for_the_backup(start: Start) -> None:
+    cluster = await start()
+    broker = await cluster.broker()
+    gated(cluster).gate.clear()
+    creating = broker.client.create_topics(m.CreateTopics(topics=[m.NewTopic(name="t")]))
+    waiting = asyncio.ensure_future(creating)
+    await until(lambda: broker.image.topics.by_name("t") is not None)
+    topic = broker.image.topics.by_name("t")
+    assert topic is not None
+    opening = broker.metadata.open_streams([OpenStream(topic.partitions[0].data_stream_id, topic.partitions[0].leader_epoch)])
+    await answered_only_with_the_gate_open(cluster, asyncio.gather(opening, waiting))
+    gated(cluster).gate.clear()
+    request = m.RegisterBroker(node_id=NodeId(7), incarnation_id=uuid4(), host="", port=9092, machine_host="127.0.0.1")
+    await answered_only_with_the_gate_open(cluster, broker.client.register_broker(request))
+
+
+async def test_a_stream_that_is_backed_up_opens_without_the_store(start: Start) -> None:
+    cluster = await start()
+    broker = await cluster.broker()
+    await broker.client.create_topics(m.CreateTopics(topics=[m.NewTopic(name="t")]))
+    gated(cluster).gate.clear()
+    topic = broker.image.topics.by_name("t")
+    assert topic is not None
+    opened = await broker.metadata.open_streams([OpenStream(topic.partitions[0].data_stream_id, topic.partitions[0].leader_epoch)])
+    assert isinstance(opened[0], OpenedStream)
+    gated(cluster).gate.set()
+
+
+async def test_brokers_and_janitor_delete_nothing_before_the_backup(start: Start) -> None:
+    cluster = await start(read_grace_ms=1, janitor_interval_ms=20)
+    broker, leaving = await cluster.broker(), (await cluster.broker()).node
+    left_over = wal_key(leaving, WalSequence(0))
+    gated(cluster).gate.clear()
+    await cluster.store.put(left_over, b"what a merge has made useless")
+    await broker.client.put_key_value(m.PutKeyValue(key="k", value=b"v"))
+    backed_up = asyncio.ensure_future(broker.metadata.backed_up(broker.metadata.position()))
+    ended = m.UnregisterBroker(node_id=leaving.node_id, node_epoch=leaving.node_epoch, wal_end=WalSequence(1))
+    await broker.client.unregister_broker(ended)
+    for number in range(10):
+        await broker.client.put_key_value(m.PutKeyValue(key=f"k{number}", value=b"v"))
+        await asyncio.sleep(0.02)  # several rounds of the janitor, which must do nothing in them
+    assert not backed_up.done()
+    assert gated(cluster).deleted == []
+    gated(cluster).gate.set()
+    await until(lambda: gated(cluster).deleted == [left_over])
+    await asyncio.wait_for(backed_up, 5)
+
+
+# --- who writes ---------------------------------------------------------------------------------------------------------------------------
+
+
+async def chain(store: MemoryStore, cluster_id: str) -> list[LogObject]:
+    log = BackupLog(store, cluster_id)
+    return [await log.read(first) for first in (await log.listed()).first_offsets]
+
+
+async def test_a_new_leader_goes_on_where_the_backup_ends_and_nothing_uncommitted_is_in_it(tmp_path: Path) -> None:
+    quorum = Quorum(tmp_path, 3, backup_interval_ms=10)
+    try:
+        await quorum.start()
+        client = quorum.client()
+        for number in range(20):
+            await client.put_key_value(m.PutKeyValue(key=f"a{number}", value=b"v"))
+        old = await quorum.leader()
+        lost = ControllerClientOf(quorum, old)
+        quorum.cut_off(old)
+        never = asyncio.ensure_future(lost.put(b"never committed"))
+        await until(lambda: any(server.is_leading for number, server in quorum.servers.items() if number != old))
+        for number in range(20):
+            await client.put_key_value(m.PutKeyValue(key=f"b{number}", value=b"v"))
+        committed = max(server.quorum.committed_offset for server in quorum.servers.values() if server.quorum is not None)
+        log = BackupLog(quorum.store, "quorum")
+        async with asyncio.timeout(10):
+            while await log.end() < committed:  # noqa: ASYNC110 - the store tells nobody
+                await asyncio.sleep(0.02)
+        quorum.heal()
+        never.cancel()
+        objects = await chain(quorum.store, "quorum")
+        assert [item.first_offset for item in objects] == [0, *(item.end_offset for item in objects[:-1])]
+        assert len({item.base.term for item in objects}) >= 2, "two leaders wrote it"
+        data = b"".join(bytes(record) for item in objects for record in item.records)
+        assert b"a19" in data
+        assert b"b19" in data
+        assert b"never committed" not in data
+        await client.close()
+    finally:
+        await quorum.stop()
+
+
+class ControllerClientOf:
+    """Writes straight into one controller's writer, as a request does that it took while it led."""
+
+    def __init__(self, quorum: Quorum, number: int) -> None:
+        runtime = quorum.servers[number].runtime
+        assert runtime is not None
+        self._runtime = runtime
+
+    async def put(self, value: bytes) -> None:
+        from controller.managers.kv import put_key_value
+
+        request = m.PutKeyValue(key="lost", value=value)
+        await self._runtime.submit("PutKeyValue", lambda image, _: put_key_value(image, request))
+
+
+async def test_a_fence_in_the_backup_ends_the_controller(start: Start) -> None:
+    cluster = await start()
+    log = BackupLog(cluster.store, "c")
+    await until(lambda: cluster.server.quorum is not None and cluster.server.quorum.committed_offset > 0)
+    end = 0
+    async with asyncio.timeout(5):
+        while end == 0:
+            end = await log.end()
+            await asyncio.sleep(0.01)
+    await log.put(LogObject(end, Base(9, 9, end + HISTORY_GAP, Members((0,))), 0, "c", True, []))
+    client = cluster.client()
+    await client.put_key_value(m.PutKeyValue(key="k", value=b"v"))
+    failed = cluster.server.failed
+    assert failed is not None
+    with pytest.raises(BackupFenced, match="a recovery has ended it"):
+        await asyncio.wait_for(asyncio.shield(failed), 5)
+    await client.close()
+
+
+async def test_another_history_under_the_same_id_ends_the_controller(start: Start) -> None:
+    cluster = await start()
+    gated(cluster).gate.clear()
+    log = BackupLog(cluster.store, "c")
+    end = await log.end()
+    await MemoryStore.put_if_absent(
+        cluster.store, backup_key("c", end), pack(LogObject(end, Base(1, 1, 1, Members((0,))), 0, "c", False, [raw(1)]))
+    )
+    gated(cluster).gate.set()
+    failed = cluster.server.failed
+    assert failed is not None
+    client = cluster.client()
+    await client.put_key_value(m.PutKeyValue(key="k", value=b"v"))
+    with pytest.raises(BackupFenced, match="another history"):
+        await asyncio.wait_for(asyncio.shield(failed), 5)
+    await client.close()
+
+
+# --- lost disks ---------------------------------------------------------------------------------------------------------------------------
+
+
+def now_ms() -> Millis:
+    return Millis(1_000_000)
+
+
+async def test_controllers_without_disks_refuse_until_the_recovery_and_have_everything_afterwards(start: Start) -> None:
+    cluster = await start()
+    broker = await cluster.broker()
+    await cluster.snapshot()
+    await broker.client.create_topics(m.CreateTopics(topics=[m.NewTopic(name="behind-the-snapshot", partitions=3)]))
+    before = broker.image
+    await cluster.server.stop()
+    shutil.rmtree(cluster.config.data_dir)
+    again = ControllerServer(cluster.config, cluster.store)
+    with pytest.raises(LogBehindBackup, match="penstock controller recover"):
+        await again.start()
+    shutil.rmtree(cluster.config.data_dir)
+
+    recovery = Recovery(cluster.store, "c", now_ms=now_ms)
+    looked = await recovery.look()
+    keys = [info.key async for info in cluster.store.list("")]
+    assert looked.new_offset is None
+    assert (looked.topic_count, looked.partition_count, looked.gaps) == (1, 3, [])
+    assert keys == [info.key async for info in cluster.store.list("")], "looking writes nothing"
+    done = await recovery.run(force=True)
+    assert done.backup_offset == looked.backup_offset >= before.end_offset
+    assert done.new_offset == done.backup_offset + HISTORY_GAP
+    assert (await recovery.run()).already_recovered
+
+    cluster.server = ControllerServer(cluster.config, cluster.store)
+    await cluster.server.start()
+    fresh = await cluster.broker()
+    assert fresh.node.node_epoch > broker.node.node_epoch + 1_000
+    topic = fresh.image.topics.by_name("behind-the-snapshot")
+    assert topic is not None
+    await until(lambda: all(item.leader == fresh.node.node_id for item in _partitions(fresh.image, "behind-the-snapshot")))
+    fresh.image.check_invariants()
+
+
+def _partitions(image: object, name: str) -> Sequence[object]:
+    topic = image.topics.by_name(name)  # type: ignore[attr-defined]
+    return [] if topic is None else topic.partitions  # type: ignore[no-any-return]
+
+
+async def test_a_cluster_without_a_snapshot_is_rebuilt_from_its_backup_alone(start: Start) -> None:
+    cluster = await start()
+    await cluster.broker()
+    await cluster.server.stop()
+    shutil.rmtree(cluster.config.data_dir)
+    with pytest.raises(LogBehindBackup):
+        await ControllerServer(cluster.config, cluster.store).start()
+    shutil.rmtree(cluster.config.data_dir)
+    report = await Recovery(cluster.store, "c", now_ms=now_ms).run(force=True)
+    assert report.snapshot_offset is None
+    cluster.server = ControllerServer(cluster.config, cluster.store)
+    await cluster.server.start()
+
+
+async def test_a_recovery_says_why_it_can_not_be_done(start: Start) -> None:
+    cluster = await start()
+    broker = await cluster.broker()
+    await broker.client.put_key_value(m.PutKeyValue(key="k", value=b"v"))
+    await cluster.snapshot()
+    await broker.client.put_key_value(m.PutKeyValue(key="k2", value=b"v"))
+    await cluster.snapshot()
+    with pytest.raises(RecoveryRefused, match="there are: c"):
+        await Recovery(cluster.store, "d", now_ms=now_ms).look()
+    with pytest.raises(RecoveryRefused, match="no cluster in it at all"):
+        await Recovery(MemoryStore(), "d", now_ms=now_ms).look()
+    newest = max([info.modified_ms async for info in cluster.store.list("")])
+    for quiet_ms, refused in ((29_000, True), (31_000, False)):
+        recovery = Recovery(cluster.store, "c", now_ms=lambda quiet_ms=quiet_ms: Millis(newest + quiet_ms))
+        report = await recovery.look()
+        assert report.quiet_ms is not None
+        assert report.quiet_ms >= quiet_ms
+        if refused:
+            with pytest.raises(RecoveryRefused, match="may be alive"):
+                await recovery.run()
+    assert await cluster_ids(cluster.store) == ["c"]
+
+
+async def test_a_recovery_that_was_broken_off_is_finished_by_the_next(start: Start) -> None:
+    cluster = await start()
+    await cluster.broker()
+    await cluster.server.stop()
+
+    class NoSnapshots(MemoryStore):
+        async def put_if_absent(self, key: str, body: Body) -> str:
+            if "/snapshots/" in key:
+                raise ConnectionError("killed here")
+            return await cluster.store.put_if_absent(key, body)
+
+    broken = NoSnapshots()
+    broken._objects, broken._keys = cluster.store._objects, cluster.store._keys
+    with pytest.raises(ConnectionError):
+        await Recovery(broken, "c", now_ms=now_ms).run(force=True)
+    looked = await Recovery(cluster.store, "c", now_ms=now_ms).look()
+    assert looked.history_ended
+    assert not looked.already_recovered
+    done = await Recovery(cluster.store, "c", now_ms=now_ms).run()
+    assert done.new_offset == looked.backup_offset + HISTORY_GAP

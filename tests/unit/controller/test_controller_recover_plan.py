@@ -1,0 +1,290 @@
+"""The image that is rebuilt from a backup and the WALs: whatever happened since the backup, nothing that was durable is missing."""
+
+from random import Random
+
+import pytest
+from managers_cluster import Cluster, close, part, slot, snapshot_of, uploaded
+
+from controller.metadata.image import MetadataImage
+from controller.metadata.records import RangeEntry
+from controller.metadata.topics import leader_of
+from controller.raft.messages import Base, Endpoint, Members
+from controller.recover.plan import (
+    EPOCHS_SKIPPED,
+    IDS_SKIPPED,
+    Rebuilt,
+    WalkedSlot,
+    WalkedWal,
+    missing_objects,
+    next_base,
+    orphans_of,
+    rebuild,
+    wals_to_walk,
+)
+from stream.ids import Millis, NodeEpoch, NodeId, ObjectId, StreamId, WalSequence
+from stream.keys import wal_key
+from stream.ports import StreamRange, WalIdentity
+
+NOW_MS = Millis(5_000)
+Slots = dict[WalIdentity, dict[int, list[RangeEntry]]]
+
+
+def walked(image: MetadataImage, slots: Slots) -> list[WalkedWal]:
+    """Every WAL that has to be walked, as far as its slots are there without a hole."""
+    wals: list[WalkedWal] = []
+    for writer, start in wals_to_walk(image, slots):
+        end = int(start)
+        found: list[WalkedSlot] = []
+        while end in slots.get(writer, {}):
+            ranges = tuple(
+                StreamRange(item.stream_id, item.start_offset, item.end_offset, item.record_count, item.size_bytes, item.max_timestamp_ms)
+                for item in slots[writer][end]
+            )
+            found.append(WalkedSlot(WalSequence(end), wal_key(writer, WalSequence(end)), 100, ranges))
+            end += 1
+        wals.append(WalkedWal(writer, start, WalSequence(end), tuple(found)))
+    return wals
+
+
+def recovered(image: MetadataImage, slots: Slots) -> tuple[MetadataImage, Rebuilt]:
+    rebuilt = rebuild(image, walked(image, slots), orphans=(), now_ms=NOW_MS)
+    image.apply_all(rebuilt.records)
+    if not rebuilt.gaps:
+        image.check_invariants()
+    return image, rebuilt
+
+
+class Life:
+    """A cluster, its WALs in the store, and a backup that lags behind."""
+
+    def __init__(self, seed: int, *, gated: bool) -> None:
+        self.rng = Random(seed)
+        self.gated = gated
+        self.cluster = Cluster()
+        self.slots: Slots = {}
+        self.live: dict[int, WalIdentity] = {}
+        self.durable: dict[int, int] = {}
+        self.next_slot: dict[WalIdentity, int] = {}
+        self.committed_ends: dict[WalIdentity, int] = {}
+        self.in_place: set[tuple[WalIdentity, int]] = set()
+        self.useless: list[tuple[int, WalIdentity, int]] = []
+        """(metadata offset from which on nobody needs it, slot)."""
+        for node_id in (1, 2, 3):
+            self.start(node_id)
+        self.cluster.topic("t", 4)
+        self.back_up()
+        for node in self.live.values():
+            self.cluster.open_led(node)
+
+    def start(self, node_id: int) -> None:
+        node = self.live[node_id] = self.cluster.broker(node_id)
+        self.slots[node], self.next_slot[node], self.committed_ends[node] = {}, 0, 0
+        self.back_up()  # a registration is answered when the backup has it
+
+    def back_up(self) -> None:
+        self.backup = snapshot_of(self.cluster.image)
+
+    def opened(self, node: WalIdentity) -> list[int]:
+        return sorted(self.cluster.image.streams.opened_by(node))
+
+    def write(self, node: WalIdentity) -> None:
+        parts: list[RangeEntry] = []
+        for stream_id in self.opened(node):
+            if self.rng.random() < 0.7:
+                start = self.durable.setdefault(stream_id, 0)
+                self.durable[stream_id] = start + self.rng.randint(1, 3)
+                parts.append(part(stream_id, start, self.durable[stream_id]))
+        if parts:
+            self.slots[node][self.next_slot[node]] = parts
+            self.next_slot[node] += 1
+
+    def uncommitted(self, node: WalIdentity, stream_ids: list[int]) -> list[tuple[int, list[RangeEntry]]]:
+        """By slot."""
+        found: list[tuple[int, list[RangeEntry]]] = []
+        for sequence in range(self.committed_ends[node], self.next_slot[node]):
+            ranges = [
+                item
+                for item in self.slots[node][sequence]
+                if item.stream_id in stream_ids and item.end_offset > self.cluster.end(item.stream_id)
+            ]
+            if ranges:
+                found.append((sequence, ranges))
+        return found
+
+    def merge(self, node: WalIdentity) -> None:
+        """Everything of the WAL into one object; then its slots are of no use."""
+        ends = {stream_id: self.cluster.end(stream_id) for stream_id in self.opened(node)}
+        parts = [part(stream_id, end, self.durable[stream_id]) for stream_id, end in ends.items() if self.durable.get(stream_id, 0) > end]
+        objects = [uploaded(self.cluster.prepare(node)[0], *parts)] if parts else []
+        self.cluster.commit(node, *objects, wal=self.next_slot[node])
+        for sequence in range(self.committed_ends[node], self.next_slot[node]):
+            if (node, sequence) not in self.in_place:
+                self.useless.append((self.cluster.image.end_offset, node, sequence))
+        self.committed_ends[node] = self.next_slot[node]
+
+    def move(self, index: int) -> None:
+        partition = self.cluster.partitions("t")[index]
+        source = leader_of(partition)
+        target = self.rng.choice([node_id for node_id in self.live if node_id != source.node_id])
+        self.cluster.move("t", index, target)
+        ids = [partition.meta_stream_id, partition.data_stream_id]
+        named = self.uncommitted(source, list(ids))
+        self.in_place |= {(source, sequence) for sequence, _ in named}
+        closes = [close(stream_id, partition.leader_epoch, self.durable.get(stream_id, 0)) for stream_id in ids]
+        self.cluster.commit(source, *(slot(source, sequence, *ranges) for sequence, ranges in named), closes=closes)
+        self.cluster.open_led(self.live[target])
+
+    def crash(self, node: WalIdentity) -> None:
+        self.cluster.die(node)
+        self.cluster.tick()
+        wal = self.cluster.image.nodes.wal(node)
+        assert wal is not None
+        named = self.uncommitted(node, self.opened(node))
+        self.in_place |= {(node, sequence) for sequence, _ in named}
+        end = self.next_slot[node]
+        self.cluster.recover(wal.recoverer, node, *(slot(node, sequence, *ranges) for sequence, ranges in named), end=end)
+        self.useless += [(self.cluster.image.end_offset, node, number) for number in range(end) if (node, number) not in self.in_place]
+        self.start(node.node_id)
+        for live in self.live.values():
+            self.cluster.open_led(live)
+
+    def trim(self, node: WalIdentity) -> None:
+        for stream_id in self.opened(node)[:1]:
+            stream = self.cluster.image.streams.known(StreamId(stream_id))
+            start = self.rng.randint(stream.start_offset, max(self.durable.get(stream_id, 0), stream.start_offset))
+            self.cluster.trim(node, stream_id, stream.epoch, start)
+
+    def delete(self) -> None:
+        """As brokers and janitor do: not before the backup has the record that allows it."""
+        for offset, node, sequence in self.useless:
+            if offset <= self.backup.end_offset or not self.gated:
+                self.slots[node].pop(sequence, None)
+
+    def step(self) -> None:
+        node = self.rng.choice(list(self.live.values()))
+        action = self.rng.choices(
+            (lambda: self.write(node), lambda: self.merge(node), lambda: self.move(self.rng.randrange(4)), lambda: self.crash(node),
+             lambda: self.trim(node), self.back_up, self.delete),
+            (10, 3, 3, 1, 1, 2, 4),
+        )[0]  # fmt: skip
+        action()
+
+
+@pytest.mark.parametrize("seed", range(100))
+def test_nothing_durable_is_missing_whenever_the_disks_are_lost(seed: int) -> None:
+    life = Life(seed, gated=True)
+    for _ in range(60):
+        life.step()
+    image, rebuilt = recovered(life.backup, life.slots)
+    assert rebuilt.gaps == []
+    for stream in image.streams:
+        assert stream.next_offset == max(life.durable.get(stream.stream_id, 0), stream.start_offset)
+        assert not stream.opened
+    for state in image.objects:
+        if state.wal is not None and state.refs:
+            assert state.wal_sequence in life.slots[state.wal], f"{state.key} is referred to and was deleted"
+    assert not list(image.nodes.running_wals())
+    assert all(leader_of(partition).node_id == -1 for topic in image.topics for partition in topic.partitions)
+
+
+def test_deleting_before_the_backup_loses_data_and_the_plan_says_so() -> None:
+    """What the rule is for: the same lives, but bytes go as soon as nobody needs them."""
+    lost = 0
+    for seed in range(40):
+        life = Life(seed, gated=False)
+        for _ in range(60):
+            life.step()
+        image, rebuilt = recovered(life.backup, life.slots)
+        lost += bool(rebuilt.gaps) or any(stream.next_offset < life.durable.get(stream.stream_id, 0) for stream in image.streams)
+    assert lost > 5
+
+
+def one() -> tuple[Cluster, WalIdentity, int]:
+    """A cluster with one partition, its leader, its data stream."""
+    cluster = Cluster()
+    node = cluster.broker(1)
+    partition = cluster.topic("t")[0]
+    cluster.open_led(node)
+    return cluster, node, partition.data_stream_id
+
+
+def test_ids_and_epochs_that_may_have_been_given_out_are_skipped() -> None:
+    cluster, node, data = one()
+    before = snapshot_of(cluster.image)
+    image, _ = recovered(snapshot_of(cluster.image), {node: {0: [part(data, 0, 5)]}})
+    assert image.next_object_id > before.next_object_id + IDS_SKIPPED
+    assert image.next_stream_id == before.next_stream_id + IDS_SKIPPED
+    assert image.next_producer_id == before.next_producer_id + IDS_SKIPPED
+    assert image.next_node_epoch == before.next_node_epoch + EPOCHS_SKIPPED
+    topic = image.topics.by_name("t")
+    assert topic is not None
+    assert topic.partitions[0].leader_epoch == EPOCHS_SKIPPED
+    known = image.nodes.get(node.node_id)
+    assert known is not None
+    assert known.fenced
+    old = Members((0, 1, 2), endpoints=(Endpoint(2, "a:1", "lost disk"),), version=5)
+    new = Members((2, 4), endpoints=(Endpoint(2, "a:1"), Endpoint(4)), version=5 + EPOCHS_SKIPPED)
+    assert next_base(Base(7, 3, 50, old), 90, (4, 2)) == Base(7 + IDS_SKIPPED, 3 + EPOCHS_SKIPPED, 90 + (1 << 32), new)
+
+
+def test_a_wal_that_the_backup_does_not_know_is_read_from_its_first_slot() -> None:
+    cluster, node, data = one()
+    unknown = WalIdentity(NodeId(9), NodeEpoch(77))
+    image, rebuilt = recovered(cluster.image, {node: {0: [part(data, 0, 5)]}, unknown: {0: [part(data, 5, 8)], 2: [part(data, 8, 9)]}})
+    assert rebuilt.gaps == []
+    assert [(start, end) for start, end, _ in cluster.spans(data)] == [(0, 5), (5, 8)]
+    assert image.next_node_epoch > 77 + EPOCHS_SKIPPED
+    wal = image.nodes.wal(unknown)
+    assert wal is not None
+    assert wal.end == 1
+
+
+def test_what_is_missing_is_told_by_partition_and_offsets() -> None:
+    cluster, node, data = one()
+    _, rebuilt = recovered(cluster.image, {node: {0: [part(data, 0, 5)], 1: [part(data, 7, 9)]}})
+    assert [(gap.topic, gap.partition, gap.start_offset, gap.end_offset) for gap in rebuilt.gaps] == [("t", 0, 5, 7)]
+    assert cluster.end(data) == 5, "the partition ends at the gap"
+
+
+def test_offsets_that_two_wals_hold_are_told() -> None:
+    cluster, node, data = one()
+    other = WalIdentity(NodeId(2), NodeEpoch(9))
+    _, rebuilt = recovered(cluster.image, {node: {0: [part(data, 0, 5)]}, other: {0: [part(data, 3, 8)]}})
+    assert [(gap.start_offset, gap.end_offset) for gap in rebuilt.gaps] == [(3, 5)]
+
+
+def test_a_stream_that_the_backup_does_not_know_is_told_and_one_that_was_deleted_is_not() -> None:
+    cluster, node, data = one()
+    cluster.topic("gone")
+    gone = cluster.partitions("gone")[0].data_stream_id
+    cluster.delete("gone")
+    unknown = cluster.image.next_stream_id
+    _, rebuilt = recovered(cluster.image, {node: {0: [part(data, 0, 5), part(gone, 0, 5), part(unknown, 0, 2)]}})
+    assert [(gap.stream_id, gap.start_offset, gap.end_offset) for gap in rebuilt.gaps] == [(unknown, 0, 2)]
+    assert cluster.end(data) == 5
+
+
+def test_a_range_that_is_committed_in_part_is_clipped() -> None:
+    cluster, node, data = one()
+    cluster.commit(node, uploaded(cluster.prepare(node)[0], part(data, 0, 3)))
+    image, rebuilt = recovered(cluster.image, {node: {0: [part(data, 0, 5)]}})
+    assert (rebuilt.range_count, rebuilt.record_count) == (1, 2)
+    assert [(start, end) for start, end, _ in cluster.spans(data)] == [(0, 3), (3, 5)]
+    assert image.streams.known(StreamId(data)).end_offset == 5
+
+
+def test_objects_that_are_gone_and_objects_that_nobody_knows() -> None:
+    cluster, node, data = one()
+    prepared = cluster.prepare(node)[0]
+    cluster.commit(node, uploaded(prepared, part(data, 0, 3)))
+    first = cluster.image.next_object_id
+    assert missing_objects(cluster.image, {prepared.object_id}, set()) == []
+    gap = missing_objects(cluster.image, set(), set())[0]
+    assert (gap.topic, gap.start_offset, gap.end_offset) == ("t", 0, 3)
+    ids = [prepared.object_id, ObjectId(first), ObjectId(first + 7), ObjectId(first + IDS_SKIPPED)]
+    assert orphans_of(cluster.image, ids) == ids[1:3]
+    cluster.apply(rebuild(cluster.image, walked(cluster.image, {}), orphans=ids[1:3], now_ms=NOW_MS).records)
+    cluster.tick()
+    cluster.now_ms = NOW_MS
+    cluster.tick()
+    assert {state.object_id for state in cluster.image.objects.destroyed()} == set(ids[1:3])
