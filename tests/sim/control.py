@@ -54,6 +54,10 @@ class SimController:
         self.server: ControllerServer | None = None
 
     @property
+    def is_serving(self) -> bool:
+        return self.server is not None and self.server.port > 0
+
+    @property
     def is_leading(self) -> bool:
         return self.server is not None and self.server.is_leading
 

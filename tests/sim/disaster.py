@@ -32,10 +32,11 @@ def lose_disks(world: "World") -> None:
         return
     rng = world.rng
     world.has_disks = False
+    world.metadata.is_over = True
     fate = rng.choice(("killed", "killed", "paused", "left running"))
     world.trace("disks_lost", fate)
     for controller in left:
-        if fate == "killed":
+        if fate == "killed" or not controller.is_serving:  # one that only begins would begin in the new history
             world.kill_controller(controller)
         elif fate == "paused":
             controller.process.pause()
