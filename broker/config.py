@@ -100,7 +100,11 @@ class BrokerConfig:
     topic_create_timeout_ms: int = 30_000
     """Limit for one metadata change at the controller when the client gives none."""
 
+    load_report_interval_ms: int = 2_000
+    """How often the controller is told what is led here and how fast it answers; balancing is as quick as this."""
+
     def __post_init__(self) -> None:
+        _check_range("load_report_interval_ms", self.load_report_interval_ms, 50, 5_000)
         _check_range("listen_port", self.listen_port, 0, 65_535)
         _check_range("advertised_port", self.advertised_port, 0, 65_535)
         _check_range("request_bytes_max", self.request_bytes_max, 1_024, 2**31 - 1)

@@ -26,6 +26,7 @@ from broker.groups.coordinator import GroupCoordinator
 from broker.groups.model import GroupLimits
 from broker.groups.offsets_log import OFFSETS_TOPIC, TopicOffsetsLog
 from broker.handlers.table import INLINE, make_handlers
+from broker.load_report import LoadReporter
 from broker.partition.manager import PartitionManager
 from broker.recovery_duty import RecoveryDuty
 from broker.server import Server
@@ -162,8 +163,19 @@ class Broker:
         await self.partitions.start()
         self._merging = asyncio.get_running_loop().create_task(self._merger(metadata, me).run())
         self._parts.push_async_callback(self._stop_merging)
+        self._start_load_reports(me)
         await self.server.serve(RequestDispatcher(self, make_handlers(), INLINE))
         log.info("broker_started", node_id=self.node_id, node_epoch=self.node_epoch, port=self.port, cluster_id=self.cluster_id)
+
+    def _start_load_reports(self, me: WalIdentity) -> None:
+        async def probe() -> None:
+            await self.store.put(f"{PROBE_PREFIX}{me.node_id}", b"x")
+
+        interval_s = self.config.load_report_interval_ms / 1_000
+        reporter = LoadReporter(me, self.client, self.partitions, probe, interval_s=interval_s)
+        task = asyncio.get_running_loop().create_task(reporter.run())
+        self._reports.add(task)
+        task.add_done_callback(self._reports.discard)
 
     def _merger(self, metadata: ControllerStreamMetadata, me: WalIdentity) -> Merger:
         """Rewrites what earlier owners left in WAL objects; its reads pass the caches of the clients by."""

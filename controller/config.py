@@ -124,6 +124,18 @@ class ControllerConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown
     read_grace_ms: int = 60_000
     """Bytes of an object that nothing refers to are deleted after this, so that reads under way can end."""
 
+    auto_balance: bool = False
+    """Move partitions by itself so that brokers carry equal loads, and relieve brokers that answer much slower than their peers."""
+
+    balance_interval_ms: int = 5_000
+    """How often auto-balancing looks; a new broker has its first partitions after about two of these."""
+
+    balance_cooldown_ms: int = 60_000
+    """A partition that moved is not moved again by auto-balancing for so long."""
+
+    balance_bytes_min: int = 256 << 10
+    """Bytes in a second that all brokers together must have before bytes are balanced: idle clusters are left alone."""
+
     janitor_interval_ms: int = 5_000
 
     manifest_interval_ms: int = 1_000
@@ -202,6 +214,6 @@ _POSITIVE = (
     "queue_count_max", "queue_bytes_max", "batch_count_max", "request_timeout_ms", "request_bytes_max", "reply_cache_count_max",
     "batch_bytes_max", "transaction_bytes_max",
     "followers_count_max", "snapshot_records", "snapshot_bytes", "backup_interval_ms", "backup_bytes_max", "backup_objects",
-    "read_grace_ms", "janitor_interval_ms",
+    "read_grace_ms", "balance_interval_ms", "balance_cooldown_ms", "balance_bytes_min", "janitor_interval_ms",
     "stop_timeout_ms", "join_timeout_ms",
 )  # fmt: skip

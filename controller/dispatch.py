@@ -13,6 +13,7 @@ from uuid import UUID
 
 from controller.backup.new_streams import NewStreams
 from controller.backup.writer import Backup
+from controller.balance.balancer import Balancer
 from controller.config import ControllerConfig
 from controller.managers import commits, configs, kv, nodes, objects, producer_ids, reassign, recovery, streams, topics
 from controller.managers.result import Result
@@ -20,6 +21,7 @@ from controller.managers.topics import TopicDefaults
 from controller.metadata.image import MetadataImage
 from controller.metadata.records import MetadataOffset, StreamCreated
 from controller.move_traces import MoveTraceRing
+from controller.rpc import load_messages as lm
 from controller.rpc import messages as m
 from controller.rpc.server import Handle
 from controller.runtime import Runtime
@@ -29,10 +31,10 @@ from stream.ids import Millis, NodeId, StreamId
 
 REQUESTS: tuple[type[m.Message], ...] = (
     m.RegisterBroker, m.UnregisterBroker, m.OpenStreams, m.TrimStream, m.PrepareObjects, m.Commit, m.CommitRecovered, m.CreateTopics,
-    m.DeleteTopics, m.CreatePartitions, m.AlterReassignments, m.ElectPreferred, m.DrainBroker, m.AlterConfigs, m.AllocateProducerIds,
-    m.PutKeyValue, m.GetKeyValue, m.DeleteKeyValue, m.ReportMoves, m.TraceMove,
+    m.DeleteTopics, m.CreatePartitions, m.AlterReassignments, m.ElectPreferred, m.DrainBroker, lm.MoveLeaders, m.AlterConfigs,
+    m.AllocateProducerIds, m.PutKeyValue, m.GetKeyValue, m.DeleteKeyValue, m.ReportMoves, m.TraceMove, lm.ReportLoad, lm.ProposeMoves,
 )  # fmt: skip
-"""What the leader answers: through a manager, but for the last two, which are no metadata."""
+"""What the leader answers: through a manager, but for the last four, which are no metadata."""
 
 _BACKED_UP = frozenset({m.RegisterBroker, m.CreateTopics, m.CreatePartitions, m.DeleteTopics})
 """Answered when the backup has them. Their requests are rare."""
@@ -41,9 +43,14 @@ Manager = Callable[[MetadataImage, Any, Millis], Result[Any]]
 
 
 def managers(
-    config: ControllerConfig, live: Callable[[], Collection[NodeId]], new_uuid: Callable[[], UUID]
+    config: ControllerConfig,
+    alive: Callable[[], Collection[NodeId]],
+    live: Callable[[], Collection[NodeId]],
+    new_uuid: Callable[[], UUID],
 ) -> dict[type[m.Message], Manager]:
-    """Request class -> manager. live: brokers that may be given work, asked for in the request's turn."""
+    """Request class -> manager. alive: brokers with a session, for moves that somebody asked for by name; live: those that may be given
+    work otherwise. Both are asked in the request's turn.
+    """
     defaults = TopicDefaults(partitions=config.default_partitions, replication_factor=config.default_replication_factor)
     return {
         m.RegisterBroker: lambda image, request, _: nodes.register_broker(image, request),
@@ -57,13 +64,16 @@ def managers(
         m.DeleteTopics: lambda image, request, _: topics.delete_topics(image, request),
         m.CreatePartitions: lambda image, request, _: topics.create_partitions(image, request, live=live()),
         m.AlterReassignments: lambda image, request, now_ms: reassign.alter_reassignments(
-            image, request, now_ms, live=live(), timeout_ms=config.move_timeout_ms
+            image, request, now_ms, live=alive(), timeout_ms=config.move_timeout_ms
         ),
         m.ElectPreferred: lambda image, request, now_ms: reassign.elect_preferred(
-            image, request, now_ms, live=live(), timeout_ms=config.move_timeout_ms
+            image, request, now_ms, live=alive(), timeout_ms=config.move_timeout_ms
         ),
         m.DrainBroker: lambda image, request, now_ms: reassign.drain_broker(
             image, request, now_ms, live=live(), timeout_ms=config.move_timeout_ms
+        ),
+        lm.MoveLeaders: lambda image, request, now_ms: reassign.move_leaders(
+            image, request, now_ms, live=alive(), timeout_ms=config.move_timeout_ms
         ),
         m.AlterConfigs: lambda image, request, _: configs.alter_configs(image, request),
         m.AllocateProducerIds: lambda image, request, _: producer_ids.allocate_producer_ids(image, request),
@@ -98,13 +108,20 @@ class Dispatch:
         self._now = now
         self._now_ms = now_ms
         self._traces = MoveTraceRing()
-        self._managers = managers(config, sessions.alive, new_uuid)
-        assert (*self._managers, m.ReportMoves, m.TraceMove) == REQUESTS, "a manager for each request"
+        self.balancer = Balancer(config, runtime, sessions, now=now, now_ms=now_ms)
+        self._managers = managers(config, sessions.alive, self.balancer.live, new_uuid)
+        self._beside: dict[type[m.Message], Handle] = {
+            m.ReportMoves: self._report,
+            m.TraceMove: self._trace,
+            lm.ReportLoad: self.balancer.report,
+            lm.ProposeMoves: self.balancer.propose,
+        }
+        assert (*self._managers, *self._beside) == REQUESTS, "a handler for each request"
 
     def methods(self) -> dict[str, Handle]:
         """Method name -> handler."""
         written = {kind.__name__: self._written(kind, manager) for kind, manager in self._managers.items()}
-        return written | {m.ReportMoves.__name__: self._report, m.TraceMove.__name__: self._trace}
+        return written | {kind.__name__: handle for kind, handle in self._beside.items()}
 
     def _written(self, kind: type[m.Message], manager: Manager) -> Handle:
         after: dict[type[m.Message], Callable[[Any, m.Reply[Any]], None]] = {

@@ -290,7 +290,7 @@ class RaftQuorum:
 
     async def drop_before(self, offset: MetadataOffset) -> None:
         """See Quorum.drop_before. Deletes whole segment files; a new one is begun here so that the next snapshot can drop this one."""
-        await self._node.compact(self.core.log.index_at(offset))
+        await self._node.compact(self.core.log.covered_index(offset))
 
     def installed(self, base: Base) -> None:
         """A snapshot that ends at `base` was loaded into the image."""

@@ -107,7 +107,8 @@ class Reign:
             raise InvalidConfig("cluster_id", config.cluster_id, f"the journal belongs to cluster {self._known_id!r}")
         service.lead(Lead(runtime, self._sessions, self._dispatch.methods(), lambda: self.backup.offset))
         ticks = Ticks(config, runtime, self._sessions, disconnect=service.disconnect, due=self._wake, now=self._now)
-        runs = [ticks.watch_sessions, ticks.watch_moves, ticks.maintain, self.backup.run, self.snapshotter.run, self._janitor.run]
+        runs = [ticks.watch_sessions, ticks.watch_moves, ticks.maintain, self._dispatch.balancer.run, self.backup.run]
+        runs += [self.snapshotter.run, self._janitor.run]
         if self.publisher is not None:
             runs.append(self.publisher.run)
         for run in runs:

@@ -102,6 +102,10 @@ class Sessions:
         """Nodes that may be given work: their session has neither ended nor is it in the grace after a break."""
         return frozenset(node_id for node_id, session in self._sessions.items() if not session.ended and not session.broken)
 
+    def is_current(self, node_id: NodeId, node_epoch: NodeEpoch) -> bool:
+        """This very incarnation has a session."""
+        return self._current(node_id, node_epoch) is not None
+
     def _current(self, node_id: NodeId, node_epoch: NodeEpoch) -> _Session | None:
         session = self._sessions.get(node_id)
         return session if session is not None and session.node_epoch == node_epoch and not session.ended else None

@@ -5,7 +5,7 @@ from typing import Annotated
 
 import typer
 
-from deploy.commands import consume, controller, demo, dev, elect, nodes, produce, reassign, streams, topics
+from deploy.commands import balance, consume, controller, demo, dev, elect, nodes, produce, reassign, streams, topics
 
 app = typer.Typer(
     name="penstock",
@@ -41,6 +41,7 @@ app.add_typer(streams.app, name="streams")
 app.command("nodes")(nodes.nodes)
 app.add_typer(reassign.app, name="reassign")
 app.command("elect")(elect.elect)
+app.command("balance")(balance.balance)
 app.add_typer(controller.app, name="controller")
 
 

@@ -3,10 +3,13 @@
 Invariant: pure; nothing of the image is kept. Field names are what `--json` prints: scripts rely on them.
 """
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 from controller.metadata.image import MetadataImage
 from controller.metadata.streams import StreamState
+from controller.rpc.load_messages import BrokerLoad, Load
+from stream.ids import NodeId
 from stream.ports import ObjectRole, WalIdentity
 
 
@@ -42,6 +45,11 @@ class StreamView:
 
 @dataclass(frozen=True, slots=True)
 class NodeView:
+    """note: why it takes no part in balancing; with auto-balancing a slow broker is excluded from elections as well.
+
+    bytes_*_s, append_*_ms: as it reported last; append_*_ms None: nothing was appended.
+    """
+
     node_id: int
     node_epoch: int
     fenced: bool
@@ -49,6 +57,13 @@ class NodeView:
     rack: str | None
     leads: int
     open_streams: int
+    bytes_in_s: int
+    bytes_out_s: int
+    requests_s: int
+    append_p50_ms: float | None
+    append_p99_ms: float | None
+    loop_lag_ms: float | None
+    note: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,10 +98,12 @@ def view_streams(image: MetadataImage, topic_name: str) -> list[StreamView] | No
     return [_stream(image, state) for state in sorted(states, key=lambda state: (state.partition, state.stream_id))]
 
 
-def view_cluster(image: MetadataImage, controller: str) -> ClusterView:
+def view_cluster(image: MetadataImage, controller: str, loads: Mapping[NodeId, BrokerLoad]) -> ClusterView:
+    """loads: what the controller knows of the brokers' loads; those that it does not name have none."""
     nodes: list[NodeView] = []
     for node in sorted(image.nodes, key=lambda node: node.node_id):
         identity = WalIdentity(node.node_id, node.node_epoch)
+        carries = loads.get(node.node_id) or BrokerLoad(node_id=node.node_id, load=Load(0, 0, 0), leaders=0)
         nodes.append(
             NodeView(
                 node_id=node.node_id,
@@ -96,6 +113,13 @@ def view_cluster(image: MetadataImage, controller: str) -> ClusterView:
                 rack=node.rack,
                 leads=image.topics.led_count(identity),
                 open_streams=len(image.streams.opened_by(identity)),
+                bytes_in_s=carries.load.bytes_in,
+                bytes_out_s=carries.load.bytes_out,
+                requests_s=carries.load.requests,
+                append_p50_ms=carries.append_p50_ms,
+                append_p99_ms=carries.append_p99_ms,
+                loop_lag_ms=carries.loop_lag_ms,
+                note=carries.note,
             )
         )
     wals = [

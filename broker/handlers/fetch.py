@@ -236,6 +236,10 @@ class _FetchCall:
     def answer(self) -> Response:
         hints = LeaderHints(self._node, self._ctx)
         for target in self._targets:
+            if target.partition is not None:
+                target.partition.requests_count += 1
+                if target.result.records:
+                    target.partition.bytes_out += sum(map(len, target.result.records))
             if target.result.error_code == _NOT_LEADER and target.topic_name is not None:
                 target.result.current_leader = hints.current_leader(target.topic_name, target.wanted.partition)
         return encode_fetch_response(

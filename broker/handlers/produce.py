@@ -86,7 +86,14 @@ class _ProduceCall:
         return None if self._request.acks in _ACKS else ErrorCode.INVALID_REQUIRED_ACKS
 
     def _append(self, parts: list[tuple[Partition, memoryview | None]], targets: list[ProducePartitionResult]) -> None:
-        group = AppendGroup(self._settle_one)
+        loop_time, times = asyncio.get_running_loop().time, self._node.partitions.append_times
+        number = times.begin(loop_time())
+
+        def settled() -> None:
+            times.end(number, loop_time(), counts=group.outcomes[0].code is ErrorCode.NONE)
+            self._settle_one()
+
+        group = AppendGroup(settled)
         self._groups.append((group, targets))
         self._pending_count += 1
         group.run(self._node.storage, parts, self._node.now_ms())

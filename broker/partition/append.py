@@ -108,6 +108,8 @@ class AppendGroup:
         for planned in self._planned:
             log, entry, outcome = planned.partition.log, planned.entry, planned.outcome
             log.appended(planned.header, entry.base_offset, now_ms)
+            planned.partition.bytes_in += planned.header.size_bytes
+            planned.partition.requests_count += 1
             outcome.base_offset = entry.base_offset
             outcome.end_offset = entry.end_offset
             outcome.log_start_offset = log.data.start_offset

@@ -21,6 +21,7 @@ import structlog
 
 from broker.fetch.byte_limiter import ByteLimiter
 from broker.leaders import is_heir
+from broker.load_meter import AppendTimes
 from broker.partition.life import Held, Lifecycle, Steps
 from broker.partition.log import LogConfig
 from broker.partition.notice import Notice, NoticeConfig
@@ -97,6 +98,7 @@ class PartitionManager:
         self._listeners: list[LeaderChangeListener] = []
         self.cold_reads = ByteLimiter(COLD_BYTES_MAX)
         """What all fetches together may be reading from the store."""
+        self.append_times = AppendTimes()
         self._tasks: set[asyncio.Task[None]] = set()
         self._retries: dict[float, set[PartitionKey]] = {}
         self._timers: dict[float, asyncio.TimerHandle] = {}

@@ -29,8 +29,8 @@ class PartitionStopped(Exception):
 
 
 class Partition:
-    __slots__ = ("_fetch_waits", "_high_watermark", "_storage", "_waiting", "accepts_records", "index", "leader_epoch", "log",
-                 "notice", "record", "stop_error", "topic_id", "topic_name")  # fmt: skip
+    __slots__ = ("_fetch_waits", "_high_watermark", "_storage", "_waiting", "accepts_records", "bytes_in", "bytes_out", "index",
+                 "leader_epoch", "log", "notice", "record", "requests_count", "stop_error", "topic_id", "topic_name")  # fmt: skip
 
     def __init__(self, record: PartitionRecord, topic_name: str, log: PartitionLog, storage: Storage) -> None:
         self.record = record
@@ -43,6 +43,11 @@ class Partition:
         self.notice: Notice | None = None
         """Producers are to be told of the next leader with their acknowledgements."""
         self.stop_error: Exception | None = None
+        self.bytes_in = 0
+        """Appended here; like the next two it only grows, and `LoadMeter` makes rates of it."""
+        self.bytes_out = 0
+        """Of batches in answers to fetches."""
+        self.requests_count = 0
         self._storage = storage
         self._high_watermark = log.data.confirmed_offset
         self._waiting: list[tuple[Offset, Settled]] = []

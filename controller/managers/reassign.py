@@ -21,6 +21,7 @@ from controller.managers.result import Refused, Result
 from controller.metadata.image import MetadataImage
 from controller.metadata.records import Move, PartitionRecord, Record
 from controller.metadata.topics import NO_LEADER, PartitionKey, in_order, is_reassigning
+from controller.rpc.load_messages import LeaderMove, MoveLeaders
 from controller.rpc.messages import (
     AlterReassignments,
     DrainBroker,
@@ -124,16 +125,37 @@ def drain_broker(
         check_count("partitions", request.partitions_max, MOVES_MAX)
     except Refused as refused:
         return refused.result()
-    mover = Mover(image, [node_id for node_id in live if node_id != me.node_id], now_ms, timeout_ms)
+    others = [node_id for node_id in live if node_id != me.node_id]
     records: list[Record] = [] if node.draining else [msgspec.structs.replace(node, draining=True)]
+    moves = relieve(image, me, now_ms, live=others, timeout_ms=timeout_ms, partitions_max=request.partitions_max)
+    remaining = image.topics.led_count(me) - len(moves) if moves else 0
+    return Result(records + moves, value=Progress(remaining=remaining))
+
+
+def relieve(
+    image: MetadataImage, me: WalIdentity, now_ms: Millis, *, live: Collection[NodeId], timeout_ms: int, partitions_max: int
+) -> list[Record]:
+    """Some of what a broker leads moves to others, of the candidates to those that lead least. Nothing if there is nobody else."""
+    mover = Mover(image, live, now_ms, timeout_ms)
     if not mover.elector.eligible:
-        return Result(records, value=Progress(remaining=0))
-    led = image.topics.led_by(me)
-    for key in nsmallest(request.partitions_max, led, key=in_order):
+        return []
+    for key in nsmallest(partitions_max, image.topics.led_by(me), key=in_order):
         partition = image.topics.partition(key)
         if partition is not None:
             mover.to(partition, partition.replicas, mover.elector.by_load(partition.replicas))
-    return Result(records + mover.records, value=Progress(remaining=max(len(led) - request.partitions_max, 0)))
+    return mover.records
+
+
+def move_leaders(
+    image: MetadataImage, request: MoveLeaders, now_ms: Millis, *, live: Collection[NodeId], timeout_ms: int
+) -> Result[ItemResults]:
+    """What balancing found. Only what is as the plan had it moves: a move under way is never interfered with."""
+    try:
+        check_count("moves", len(request.moves), MOVES_MAX)
+    except Refused as refused:
+        return refused.result()
+    mover = Mover(image, live, now_ms, timeout_ms)
+    return Result(mover.records, value=_one_by_one(mover, request.moves, _lead))
 
 
 def overdue_sources(image: MetadataImage, now_ms: Millis) -> dict[WalIdentity, PartitionKey]:
@@ -197,6 +219,20 @@ def _prefer(mover: Mover, item: PartitionName) -> None:
     if preferred not in mover.elector.eligible:
         raise Refused(Status.PREFERRED_NOT_AVAILABLE, f"the preferred leader {preferred} of {name} is not available")
     mover.to(partition, partition.replicas, partition.replicas)
+
+
+def _lead(mover: Mover, item: LeaderMove) -> None:
+    partition = _partition(mover.image, item.topic, item.partition)
+    name = f"{item.topic}-{item.partition}"
+    if partition.target_replicas is not None:
+        raise Refused(Status.ELECTION_NOT_NEEDED, f"{name} is moving already")
+    if partition.leader != item.source or item.source == item.target:
+        raise Refused(Status.ELECTION_NOT_NEEDED, f"{name} is led by broker {partition.leader}, not by {item.source}")
+    if item.target not in mover.elector.eligible:
+        raise Refused(Status.PREFERRED_NOT_AVAILABLE, f"broker {item.target} can not lead {name}: it is not available")
+    left = item.target if item.target in partition.replicas else item.source
+    replicas = (item.target, *(node_id for node_id in partition.replicas if node_id != left))[:REPLICATION_FACTOR_MAX]
+    mover.to(partition, replicas, (item.target,))
 
 
 def _check_replicas(mover: Mover, replicas: tuple[NodeId, ...]) -> None:

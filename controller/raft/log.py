@@ -6,7 +6,7 @@ of that write never vouches for entries that came later (etcd's "append ABA race
 Source: Raft 5.3 and 7; etcd/raft `log.go`, `log_unstable.go`.
 """
 
-from bisect import bisect_right
+from bisect import bisect_left, bisect_right
 from collections.abc import Sequence
 
 from controller.raft.messages import Base, Entry, Members
@@ -67,6 +67,12 @@ class RaftLog:
     def index_at(self, offset: int) -> int:
         """The last index up to which all records lie below `offset`."""
         return self.base.index + bisect_right(self._entries, offset, key=lambda entry: entry.end_offset)
+
+    def covered_index(self, offset: int) -> int:
+        """The last index that every snapshot of `offset` covers, wherever in a row of entries without records it was taken."""
+        at = bisect_left(self._entries, offset, key=lambda entry: entry.end_offset)
+        ends_here = offset > self.base.offset and at < len(self._entries) and self._entries[at].end_offset == offset
+        return self.base.index + at + ends_here
 
     def matches(self, index: int, term: int) -> bool:
         return self.term_at(index) == term

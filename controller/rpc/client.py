@@ -16,6 +16,7 @@ import msgspec
 
 from controller.errors import refusal
 from controller.metadata.records import MetadataOffset
+from controller.rpc import load_messages as lm
 from controller.rpc import messages as m
 from controller.rpc.transport import EPOCH_KEY, REQUEST_ID_KEY, Channel, RpcFailed, StatusCode, UnaryCallable
 
@@ -134,6 +135,15 @@ class ControllerClient:
 
     async def trace_move(self, request: m.TraceMove, *, timeout_s: float = DEFAULT_TIMEOUT_S) -> m.MoveTraces:
         return await self._call(request, m.MoveTraces, timeout_s)
+
+    async def report_load(self, request: lm.ReportLoad, *, timeout_s: float = DEFAULT_TIMEOUT_S) -> lm.LoadReported:
+        return await self._call(request, lm.LoadReported, timeout_s)
+
+    async def propose_moves(self, request: lm.ProposeMoves, *, timeout_s: float = DEFAULT_TIMEOUT_S) -> lm.MovesProposed:
+        return await self._call(request, lm.MovesProposed, timeout_s)
+
+    async def move_leaders(self, request: lm.MoveLeaders, *, timeout_s: float = DEFAULT_TIMEOUT_S) -> m.ItemResults:
+        return await self._call(request, m.ItemResults, timeout_s)
 
     async def alter_configs(self, request: m.AlterConfigs, *, timeout_s: float = DEFAULT_TIMEOUT_S) -> m.ItemResults:
         return await self._call(request, m.ItemResults, timeout_s)

@@ -87,6 +87,7 @@ def _controller_config(plan: ClusterPlan, options: ClusterOptions, number: int, 
         election_timeout_ms=ELECTION_TIMEOUT_MS,
         session_timeout_ms=SESSION_TIMEOUT_MS,
         session_grace_ms=SESSION_GRACE_MS,
+        auto_balance=options.auto_balance,
     )
 
 

@@ -34,6 +34,7 @@ class ClusterOptions:
     store_port: int = 0
     store: str = "moto"
     restart: bool = True
+    auto_balance: bool = False
     log_level: str = "warning"
 
 
@@ -143,6 +144,7 @@ def _controller_flags(options: ClusterOptions, number: int, port: int, addresses
         *("--port", str(port)),
         *("--session-timeout-ms", str(SESSION_TIMEOUT_MS)),
         *("--session-grace-ms", str(SESSION_GRACE_MS)),
+        *("--auto-balance", str(options.auto_balance).lower()),
         *(quorum if peers else ()),
     )
 

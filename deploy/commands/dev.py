@@ -24,6 +24,7 @@ def dev(
     store_port: Annotated[int, typer.Option(help="Port of the S3 server (moto); 0: any free one.")] = 0,
     state_file: Annotated[Path | None, typer.Option(envvar=VARIABLE, help="Where to write what runs where, as JSON.")] = None,
     restart: Annotated[bool, typer.Option("--restart/--no-restart", help="Start a broker or controller that died again.")] = True,
+    auto_balance: Annotated[bool, typer.Option("--auto-balance", help="Keep the brokers' loads equal and relieve slow brokers.")] = False,
     log_level: Annotated[str, typer.Option(help="debug | info | warning | error, of brokers and controller.")] = "warning",
 ) -> None:
     """Run a cluster on this machine: controllers, brokers and an S3 server (moto), each a process of its own. Ctrl-C stops it all.
@@ -42,6 +43,7 @@ def dev(
         store_port=store_port,
         store=store,
         restart=restart,
+        auto_balance=auto_balance,
         log_level=log_level,
     )
     run_dev(options, state_file or default_path(os.environ), _STARTED_AT)

@@ -3,39 +3,14 @@
 import asyncio
 import json
 from pathlib import Path
-from typing import Any
 
 import pytest
+from support.cli import Cli
 from support.cluster import Cluster, until
-from typer.testing import CliRunner
 
 from controller.rpc.messages import CreateTopics, NewTopic
-from deploy.app import app
 from deploy.errors import DeployError, KafkaFailed, UsageError
 from stream.ids import NodeId
-
-
-class Cli:
-    """Runs commands in a thread, for the loop serves the cluster."""
-
-    def __init__(self, cluster: Cluster, directory: Path) -> None:
-        self._bootstrap = cluster.bootstrap
-        assert cluster.controller is not None
-        self._controller = cluster.controller.address
-        self._directory = directory
-
-    def file(self, name: str, content: Any) -> str:
-        path = self._directory / name
-        path.write_text(content if isinstance(content, str) else json.dumps(content))
-        return str(path)
-
-    async def run(self, *arguments: str, code: int = 0) -> str:
-        environment = {"PENSTOCK_BOOTSTRAP": self._bootstrap, "PENSTOCK_CONTROLLER": self._controller, "COLUMNS": "160"}
-        result = await asyncio.to_thread(CliRunner().invoke, app, list(arguments), env=environment)
-        if isinstance(result.exception, DeployError):
-            raise result.exception
-        assert result.exit_code == code, result.output
-        return result.stdout
 
 
 async def test_generate_execute_verify_rollback_elect_and_trace(tmp_path: Path) -> None:

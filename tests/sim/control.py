@@ -29,6 +29,9 @@ if TYPE_CHECKING:
 _ENDS = (JournalFailed, SnapshotCorrupt, SnapshotMissing, ObjectStoreError)
 """What may end a controller's process: its disk fails, or the store does while it starts or holds damaged snapshots for the moment."""
 
+_HISTORY_OVER = (BackupFenced, LogBehindBackup)
+"""What ends the process of a controller that a recovery has left behind, and no other."""
+
 
 def addresses(count: int) -> list[str]:
     return [f"c{number}:1" for number in range(count)]
@@ -44,7 +47,8 @@ class SimController:
         self.world = world
         self.number = number
         self.disk = disk
-        self.history = world.metadata
+        self.metadata = world.metadata
+        """Of the history that it belongs to."""
         self.rng = Random(f"{world.seed}/controller/{number}/{start}")
         self.process = Process(f"c{number}.{start}", link=f"c{number}")
         self.process.network = world.network
@@ -52,10 +56,6 @@ class SimController:
         self.store = SimStore(world.bucket, world.weather, self.rng, world.trace)
         self.skew_ms = world.draw_skew_ms(self.rng)
         self.server: ControllerServer | None = None
-
-    @property
-    def is_serving(self) -> bool:
-        return self.server is not None and self.server.port > 0
 
     @property
     def is_leading(self) -> bool:
@@ -78,13 +78,13 @@ class SimController:
             await server.start()
             assert server.failed is not None
             await server.failed
-        except _ENDS as error:
-            world.controller_ended(self, repr(error))
-        except (BackupFenced, LogBehindBackup) as error:
+        except _HISTORY_OVER as error:
             if world.is_left_behind(self):
                 world.controller_ended(self, repr(error))
             else:
-                world.fail(f"controller {self.number} takes its history for over: {error!r}")
+                world.fail(f"controller {self.number} takes its history for ended: {error!r}")
+        except _ENDS as error:
+            world.controller_ended(self, repr(error))
         except Exception as error:  # noqa: BLE001 - a defect
             world.fail(f"controller {self.number} ended: {error!r}")
 
@@ -107,29 +107,29 @@ class SimQuorum(RaftQuorum):
     def _look(self) -> None:
         world = self._sim.world
         if not self.failed.done():
-            self._commit_seen = self._sim.history.committed(self._sim.number, self, self._commit_seen)
+            self._commit_seen = self._sim.metadata.committed(self._sim.number, self, self._commit_seen)
         before = self._shown
         super()._look()
         if self._shown != before and self._shown.active:
             world.trace("leads", self._sim.process.name, self._shown.epoch)
-            self._sim.history.leads(self._sim.number, self._shown.epoch)
+            self._sim.metadata.leads(self._sim.number, self._shown.epoch)
 
     async def propose(self, epoch: ControllerEpoch, records: Sequence[bytes]) -> MetadataOffset:
         end = await super().propose(epoch, records)
-        self._sim.history.proposed(epoch, records, end)
+        self._sim.metadata.proposed(epoch, records, end)
         return end
 
     async def confirm(self, epoch: ControllerEpoch) -> None:
         world = self._sim.world
         since_s = world.loop.time()
         await super().confirm(epoch)
-        self._sim.history.confirmed(self._sim.number, epoch, since_s)
+        self._sim.metadata.confirmed(self._sim.number, epoch, since_s)
 
 
 class SimReign(Reign):
     def __init__(self, config: Any, quorum: Any, image: MetadataImage, *args: Any, **options: Any) -> None:
         sim = _of_this_process()
-        sim.history.reign_begins(sim.number, image)
+        sim.metadata.reign_begins(sim.number, image)
         super().__init__(config, quorum, image, *args, **options)
 
 

@@ -27,21 +27,25 @@ _TRIES_MAX = 100
 
 def lose_disks(world: "World") -> None:
     """At a moment at which a controller runs. They die with their disks, or are left behind."""
-    left = [controller for _, controller in sorted(world.controllers.items()) if not controller.process.dead]
-    if not left or not world.has_disks:
+    running = [controller for _, controller in sorted(world.controllers.items()) if not controller.process.dead]
+    if not running or not world.has_disks:
         return
     rng = world.rng
     world.has_disks = False
-    world.metadata.is_over = True
     fate = rng.choice(("killed", "killed", "paused", "left running"))
     world.trace("disks_lost", fate)
-    for controller in left:
-        if fate == "killed" or not controller.is_serving:  # one that only begins would begin in the new history
-            world.kill_controller(controller)
+    for controller in running:
+        if (
+            fate == "killed" or controller.server is None or not controller.server.port
+        ):  # one that only begins would begin in the new history
+            world.crash_controller(controller, 0)
         elif fate == "paused":
             controller.process.pause()
-            world.later(rng.choice((1.0, 6.0)), controller.process.resume, world.loop)
     world.later(rng.choice((0.0, 0.5, 3.0)), _begin, world)
+    if fate == "paused":
+        awake_s = rng.choice((1.0, 6.0))
+        for controller in running:
+            world.later(awake_s, controller.process.resume, world.loop)
 
 
 def _begin(world: "World") -> None:
@@ -51,7 +55,7 @@ def _begin(world: "World") -> None:
     rng = Random(f"{world.seed}/{process.name}")
     raw = SimStore(world.bucket, world.weather, rng, world.trace)
     store = RetryingStore(raw, RetryPolicy(deadline_ms=10_000), clock=world.loop.time, rng=rng)
-    recovery = Recovery(store, world.limits.controller.cluster_id, now_ms=world.now_ms, voters=range(world.limits.controllers))
+    recovery = Recovery(store, world.limits.controller.cluster_id, now_ms=world.now_ms, voters=tuple(world.disks))
 
     async def run() -> None:
         for _ in range(_TRIES_MAX):
@@ -79,7 +83,4 @@ async def _go_on(world: "World") -> None:
     assert loaded is not None
     old_next = world.metadata.image.next_object_id
     world.checker.forgotten_ids.append(range(loaded.image.next_object_id - IDS_SKIPPED - 2 * old_next, loaded.image.next_object_id))
-    world.begin_history(loaded)
-    world.note_leaders()
-    for number in range(world.limits.controllers):
-        world.start_controller(number)
+    world.rebuilt(loaded)

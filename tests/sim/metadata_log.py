@@ -11,7 +11,6 @@ from typing import Any
 
 import msgspec
 
-from controller.journal import NEW_BASE
 from controller.metadata.codec import decode_record, encode_record
 from controller.metadata.image import MetadataImage
 from controller.metadata.snapshot import ImageCopy
@@ -33,24 +32,20 @@ class MetadataLog:
         fail: Callable[[str], None],
         on_commit: Callable[[], None],
         now: Callable[[], float],
-        begin: LoadedSnapshot | None,
+        begin: LoadedSnapshot | None = None,
     ) -> None:
-        """on_commit: called when the image has moved. begin: the snapshot with which a cluster that was rebuilt begins."""
+        """One history. on_commit: called when the image has moved. begin: what a rebuilt cluster begins with; its image is taken over."""
         self._disks = disks
         self._fail = fail
         self._on_commit = on_commit
         self._now = now
-        self.image = MetadataImage()
-        self._base = NEW_BASE if begin is None else begin.base
-        if begin is not None:
-            for chunk in ImageCopy.of(begin.image).chunks(1_000):
-                self.image.load(chunk)
-            self.image.loaded(begin.offset)
+        self.image = MetadataImage() if begin is None else begin.image
         """What the committed records add up to: the truth to check against."""
-        self.is_over = False
-        """A recovery ends this history: whoever is left of it may load a snapshot of the next one."""
-        self._records: list[bytes] = []
-        """Behind the base, as are the entries."""
+        self._first_offset, self._first_index = (0, 0) if begin is None else (begin.base.offset, begin.base.index)
+        self.records: list[bytes] = []
+        """Behind the begin."""
+        self.successor: MetadataLog | None = None
+        """The history that a recovery has begun after this one."""
         self._entries: list[Entry] = []
         self._leaders: dict[int, int] = {}
         self._asked: dict[str, int] = {}
@@ -59,7 +54,7 @@ class MetadataLog:
 
     @property
     def end_offset(self) -> int:
-        return self._base.offset + len(self._records)
+        return self._first_offset + len(self.records)
 
     def committed(self, controller: int, quorum: RaftQuorum, since: int) -> int:
         """A controller's commit stands at the returned index now; it stood at `since`."""
@@ -87,12 +82,13 @@ class MetadataLog:
                 self._fail(f"controller {message.sender} votes for {message.to} in term {message.term}, its disk has {disk.durable.hard}")
         elif isinstance(message, AppendReply):
             self._heard.setdefault((message.to, message.term), {})[message.sender] = self._now()
-            if not message.rejected and message.index > disk.durable.base.index + len(disk.durable.entries):
+            if not message.rejected and message.index > max(disk.durable.base.index + len(disk.durable.entries), self._first_index):
                 self._fail(f"controller {message.sender} acknowledges entry {message.index}, which is not on its disk")
 
     def proposed(self, epoch: int, records: Sequence[bytes], end_offset: int) -> None:
         """A proposal of this epoch was answered with success."""
-        if self._between(end_offset - len(records), end_offset) != list(records):
+        end = end_offset - self._first_offset
+        if self.records[end - len(records) : end] != list(records):
             self._fail(f"a proposal of epoch {epoch} that ends at {end_offset} is taken for committed, {self.end_offset} records are")
 
     def confirmed(self, controller: int, epoch: int, since_s: float) -> None:
@@ -117,32 +113,28 @@ class MetadataLog:
     def told(self, controller: str, data: bytes) -> None:
         """A message of a stream of committed records."""
         batch = _batch_decoder.decode(data)
+        if batch.snapshot and self.successor is not None and batch.base_offset > self.end_offset:
+            self.successor.told(controller, data)  # left behind, it has loaded what the store has
+            return
         if batch.snapshot:
-            if batch.base_offset > self.end_offset and not self.is_over:
+            if batch.base_offset > self.end_offset:
                 self._fail(f"{controller} sends a snapshot at {batch.base_offset}, {self.end_offset} records are committed")
             return
-        at = batch.base_offset
-        if [bytes(record) for record in batch.records] != self._between(at, at + len(batch.records)):
+        at = batch.base_offset - self._first_offset
+        if [bytes(record) for record in batch.records] != self.records[at : at + len(batch.records)]:
             self._fail(f"{controller} sends records [{at}, {batch.end_offset}) that are not the committed ones ({self.end_offset})")
 
-    def _between(self, start: int, end: int) -> list[bytes]:
-        base = self._base.offset
-        return self._records[max(0, start - base) : max(0, end - base)]
-
     def _compare(self, controller: int, entry: Entry, voters: Sequence[int]) -> None:
-        at = entry.index - self._base.index - 1
-        if at < 0:
-            self._fail(f"controller {controller} commits entry {entry.index}, the history begins behind {self._base.index}")
-            return
-        if at < len(self._entries):
-            known = self._entries[at]
+        committed = self._first_index + len(self._entries)
+        if entry.index <= committed:
+            known = self._entries[entry.index - 1 - self._first_index]
             if entry != known:
                 self._fail(
                     f"controller {controller} commits another entry {entry.index} of term {entry.term} than was committed ({known.term})"
                 )
             return
-        if at > len(self._entries):
-            self._fail(f"controller {controller} commits entry {entry.index} first, nobody has committed those before it")
+        if entry.index != committed + 1:
+            self._fail(f"controller {controller} commits entry {entry.index} first, nobody has committed {committed + 1}")
             return
         holders = [voter for voter in voters if self._disks[voter].holds(entry.index, entry.term)]
         if len(holders) < majority(len(voters)):
@@ -151,7 +143,7 @@ class MetadataLog:
             )
         self._entries.append(entry)
         if entry.records:
-            self._records += entry.records
+            self.records += entry.records
             self.image.apply_all(decode_record(record) for record in entry.records)
             self._on_commit()
 

@@ -21,7 +21,6 @@ from controller.raft.transport import _encode as encode_group
 from controller.raft.transport import _group_decoder as group_decoder
 from controller.rpc.transport import END_OF_STREAM, REQUEST_ID_KEY, Metadata, RpcFailed, StatusCode
 from tests.sim.loop import PROCESS, Process, process_name
-from tests.sim.metadata_log import MetadataLog
 
 _RECONNECT_S = 0.05
 
@@ -93,7 +92,7 @@ class Network:
 
     def send_raft(self, sender: Process, address: str, hello: Hello, message: Message) -> None:
         """A message between voters: lost, doubled, overtaken by later ones."""
-        sender.controller.history.says(message)
+        sender.controller.metadata.says(message)
         if isinstance(message, TimeoutNow) and self.on_handover is not None:
             self.on_handover()
             self.on_handover = None
@@ -293,14 +292,14 @@ class SimChannel:
                 _fail(answer, rpc_failed(StatusCode.UNAVAILABLE, "connection refused"))
                 return
             network.trace("rpc", self._process.name, method)
-            history: MetadataLog = listener.process.controller.history
-            history.asked(request_id)
+            metadata_log = listener.process.controller.metadata
+            metadata_log.asked(request_id)
             try:
                 data = await listener.call(method, request, timeout, metadata)
             except RpcFailed as error:
                 _fail(answer, error)
                 continue
-            history.answered(listener.process.name, method, request_id, data)
+            metadata_log.answered(listener.process.name, method, request_id, data)
             if network.chance() or network.links.blocked(server, self._process.link):
                 if rng.random() < 0.5:
                     _fail(answer, rpc_failed(StatusCode.UNAVAILABLE, "connection reset after the request"))
@@ -438,8 +437,9 @@ class SimStreamCall:
             self._down.send(END_OF_STREAM)
 
     def server_write(self, message: bytes) -> None:
-        assert self.server is not None
-        self.server.controller.history.told(self.server.name, message)
+        process = PROCESS.get()
+        assert process is not None
+        process.controller.metadata.told(process.name, message)
         self._down.send(message)
 
     async def server_read(self) -> Any:

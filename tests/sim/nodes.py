@@ -15,6 +15,7 @@ from uuid import UUID
 from broker.config import BrokerConfig
 from broker.handlers.fetch import handle_fetch
 from broker.handlers.produce import handle_produce
+from broker.load_report import LoadReporter
 from broker.partition.log import LogConfig
 from broker.partition.manager import PartitionManager
 from broker.partition.partition import Partition
@@ -190,6 +191,12 @@ class SimBroker:
         )
         if limits.compacting:
             self._tasks.append(world.loop.create_task(merger.run()))
+        if world.limits.controller.auto_balance:
+
+            async def probe() -> None:
+                await self.store.put(f"probe/{self.node_id}", b"x")
+
+            self._tasks.append(world.loop.create_task(LoadReporter(me, self.client, self.partitions, probe, interval_s=0.3).run()))
         self.serving = True
         world.trace("serving", self.process.name, me.node_epoch)
 

@@ -31,6 +31,9 @@ SCENARIOS: Mapping[str, Mapping[str, int]] = {
     },
     "disaster": {"lose_disks": 4, "crash": 2, "pause": 1, "replace": 1, "move": 2, "ping_pong": 1, "store_down": 1, "trim": 1},
     "clock": {"cut": 6, "pause": 1, "replace": 1, "slow_store": 2, "move": 1, "nothing": 1},
+    "balance": {
+        "slow_broker": 4, "crash": 2, "pause": 1, "move": 2, "leave": 1, "crash_controller": 1, "slow_store": 1, "cut": 1, "nothing": 2,
+    },
     "mixed": {
         "crash": 3, "pause": 2, "replace": 2, "cut": 2, "move": 4, "ping_pong": 2, "leave": 1, "trim": 2,
         "slow_store": 2, "store_down": 1, "crash_controller": 1, "pause_controller": 1, "coup": 1,
@@ -38,6 +41,9 @@ SCENARIOS: Mapping[str, Mapping[str, int]] = {
     },
 }  # fmt: skip
 
+
+BALANCED = frozenset({"balance"})
+"""Here the controller moves partitions by itself, as quickly as it can."""
 
 WITHOUT_LEASE = frozenset({"clock"})
 """Here brokers measure time so wrongly that they never give up by themselves: only the fence in the WAL protects."""
@@ -138,6 +144,12 @@ class Chaos:
         weather.slow_factor = self._rng.choice((3.0, 10.0, 40.0))
         self._later(self._rng.choice((0.5, 3.0)), lambda: setattr(weather, "slow_factor", 1.0))
 
+    def slow_broker(self) -> None:
+        if (broker := self._running()) is not None:
+            store = broker.raw_store
+            store.slow_factor = max(1.0, self._rng.choice((800.0, 3_000.0)) / self._world.weather.p50_ms)
+            self._later(self._rng.choice((2.0, 8.0)), lambda: setattr(store, "slow_factor", 1.0))
+
     def store_down(self) -> None:
         weather = self._world.weather
         weather.down = True
@@ -156,6 +168,9 @@ class Chaos:
         if (controller := self._controller()) is not None:
             controller.process.pause()
             self._later(self._rng.choice((0.3, 2.0, 8.0)), lambda: controller.process.resume(self._world.loop))
+
+    def lose_disks(self) -> None:
+        lose_disks(self._world)
 
     def transfer(self) -> None:
         """The leader hands over, and hears nothing of it for a while."""
@@ -195,9 +210,6 @@ class Chaos:
         if active in running and self._rng.random() < 0.7:
             return active
         return self._rng.choice(running) if running else None
-
-    def lose_disks(self) -> None:
-        lose_disks(self._world)
 
     def _running(self) -> "SimBroker | None":
         brokers = [broker for _, broker in sorted(self._world.brokers.items()) if broker.process.held is None]

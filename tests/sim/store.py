@@ -56,11 +56,13 @@ class Bucket(MemoryStore):
 class StoreWeather:
     """How the store is at present, the same for all clients. The scenario changes it."""
 
-    def __init__(self, rng: Random, *, fault_share: float, p50_ms: float, p99_ms: float) -> None:
+    def __init__(self, rng: Random, *, fault_share: float, p50_ms: float, p99_ms: float, put_lingers_s: float) -> None:
+        """put_lingers_s: an overwriting PUT that its sender has given up lands within this, or never: the read grace relies on that."""
         self.p50_ms = p50_ms
         self.p99_ms = p99_ms
         self.down = False
         self.slow_factor = 1.0
+        self.put_lingers_s = put_lingers_s
         share = fault_share
         self._rules = (
             FaultRule(Fault.LOST_RESPONSE, share),
@@ -72,8 +74,9 @@ class StoreWeather:
         )
         self.faults = share > 0
 
-    def config(self) -> FaultConfig:
-        latency = Latency(self.p50_ms * self.slow_factor / 2, self.p99_ms * self.slow_factor / 2)
+    def config(self, slow_factor: float = 1.0) -> FaultConfig:
+        factor = self.slow_factor * slow_factor / 2
+        latency = Latency(self.p50_ms * factor, self.p99_ms * factor)
         return FaultConfig((latency,), self._rules if self.faults else ())
 
     def response_s(self, rng: Random) -> float:
@@ -88,6 +91,8 @@ class SimStore:
         self._rng = rng
         self._trace = trace
         self._faulty = FaultyStore(bucket, rng)
+        self.slow_factor = 1.0
+        """For this client alone: its way to the store is bad."""
         self._under_way: dict[int, asyncio.Task[None]] = {}
         self._serial = 0
 
@@ -147,10 +152,12 @@ class SimStore:
         except asyncio.CancelledError:
             if self._rng.random() < 0.5:
                 task.cancel()
+            elif operation == "put":
+                asyncio.get_running_loop().call_later(self._weather.put_lingers_s, task.cancel, context=Context())
             raise
 
     async def _travel(self, operation: str, key: str, call: Callable[[], Awaitable[Any]], answer: "asyncio.Future[Any]") -> None:
-        self._faulty.config = self._weather.config()
+        self._faulty.config = self._weather.config(self.slow_factor)
         self._faulty.down = self._weather.down
         try:
             result, error = await call(), None

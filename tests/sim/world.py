@@ -13,11 +13,12 @@ from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from contextvars import Context
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from random import Random
 from typing import Any
 from uuid import UUID
 
+import msgspec
 import structlog
 
 import controller.identity as identity_module
@@ -44,7 +45,7 @@ from tests.sim.loop import Process, VirtualLoop, process_name
 from tests.sim.metadata_log import MetadataLog
 from tests.sim.network import Network, SimChannel, SimListener, SimRaftSender
 from tests.sim.nodes import SimBroker
-from tests.sim.scenarios import READING, SCENARIOS, WITHOUT_LEASE, Chaos
+from tests.sim.scenarios import BALANCED, READING, SCENARIOS, WITHOUT_LEASE, Chaos
 from tests.sim.store import Bucket, StoreWeather
 
 TOPIC = "t"
@@ -77,6 +78,11 @@ class World:
         self.scenario = scenario
         self.rng = Random(f"{seed}/{scenario}")
         self.limits = draw(self.rng)
+        if scenario in BALANCED:
+            config = msgspec.structs.replace(
+                self.limits.controller, auto_balance=True, balance_interval_ms=300, balance_cooldown_ms=1_000, balance_bytes_min=1
+            )
+            self.limits = replace(self.limits, controller=config, partitions=max(self.limits.partitions, 6))
         self.loop = VirtualLoop()
         self.leases = scenario not in WITHOUT_LEASE
         self.no_epoch = NodeEpoch(-1)
@@ -84,13 +90,18 @@ class World:
         self._tail: deque[str] = deque(maxlen=20_000)
         limits = self.limits
         self.bucket = Bucket(self.now_ms)
-        self.weather = StoreWeather(self.rng, fault_share=limits.store_faults, p50_ms=limits.store_p50_ms, p99_ms=limits.store_p99_ms)
+        self.weather = StoreWeather(
+            self.rng,
+            fault_share=limits.store_faults,
+            p50_ms=limits.store_p50_ms,
+            p99_ms=limits.store_p99_ms,
+            put_lingers_s=limits.controller.read_grace_ms / 1000,
+        )
         self.network = Network(Random(f"{seed}/network"), self.trace, latency_ms=limits.network_ms, lossy=limits.network_lossy)
-        self._histories = 0
-        self.disks: dict[int, Disk] = {}
-        self.metadata: MetadataLog
-        self._images: deque[tuple[float, dict[Part, tuple[int, int]]]] = deque()
-        self.begin_history(None)
+        self.disks = {number: Disk(Random(f"{seed}/disk/{number}"), limits.disk_sync_ms) for number in range(limits.controllers)}
+        self.metadata = MetadataLog(self.disks, self.fail, self.note_leaders, self.loop.time)
+        self.has_disks = True
+        """Not between the loss of the controllers' disks and the end of the recovery."""
         self.checker = Checker(self.bucket, lambda: self.metadata.image, self.fail)
         self.parts: list[Part] = [(TOPIC, index) for index in range(limits.partitions)]
         self.brokers: dict[int, SimBroker] = {}
@@ -107,8 +118,7 @@ class World:
         self._admin: ControllerClient = self._admin_process.context().run(
             lambda: ControllerClient(addresses(limits.controllers), rng=Random(f"{seed}/admin"))
         )
-        self.has_disks = True
-        """Not between the loss of the controllers' disks and the end of the recovery."""
+        self._images: deque[tuple[float, dict[Part, tuple[int, int]]]] = deque()
 
     # --- what everybody uses -----------------------------------------------------------------------------------------------------------
 
@@ -224,6 +234,9 @@ class World:
         self.start_broker(broker.node_id)
 
     def start_controller(self, number: int) -> None:
+        running = self.controllers.get(number)
+        if self._over or not self.has_disks or (running is not None and not running.process.dead and not self.is_left_behind(running)):
+            return
         self._starts += 1
         controller = SimController(self, number, self._starts, self.disks[number])
         self.processes.append(controller.process)
@@ -231,16 +244,28 @@ class World:
         self.trace("start", controller.process.name)
         controller.start()
 
+    def is_left_behind(self, controller: SimController) -> bool:
+        """It belongs to a history that a recovery has ended, or is about to."""
+        return controller.metadata is not self.metadata or not self.has_disks
+
+    def rebuilt(self, begin: LoadedSnapshot) -> None:
+        """All controllers' disks were lost; new ones begin with this snapshot and nothing else."""
+        self.trace("rebuilt", begin.base.index, begin.offset)
+        self.disks = {number: Disk(Random(f"{self.seed}/disk/{number}/{begin.offset}"), self.limits.disk_sync_ms) for number in self.disks}
+        self.metadata.successor = MetadataLog(self.disks, self.fail, self.note_leaders, self.loop.time, begin)
+        self.metadata = self.metadata.successor
+        self.note_leaders()
+        self.has_disks = True
+        for number, address in enumerate(addresses(len(self.disks))):
+            self.network.listeners.pop(address, None)  # the address is the new one's before it listens
+            self.start_controller(number)
+
     def controller_ended(self, controller: SimController, reason: str) -> None:
         """The process exits by itself; its supervisor starts it anew."""
         self._tail.append(f"      because {reason}")
         self.crash_controller(controller, self.rng.choice((0.05, 1.0)))
 
     def crash_controller(self, controller: SimController, delay_s: float) -> None:
-        self.kill_controller(controller)
-        self.later(delay_s, self._restart_controller, controller)
-
-    def kill_controller(self, controller: SimController) -> None:
         if controller.process.dead or self._over:
             return
         self.trace("crash", controller.process.name)
@@ -248,23 +273,8 @@ class World:
         controller.disk.crash()
         controller.store.process_died()
         self.network.process_died(controller.process, resets=self.rng.random() < 0.7)
-
-    def _restart_controller(self, controller: SimController) -> None:
-        if self.controllers[controller.number] is controller and not self._over and not self.is_left_behind(controller):
-            self.start_controller(controller.number)
-
-    def is_left_behind(self, controller: SimController) -> bool:
-        """It belongs to a history that a recovery has ended, or is about to."""
-        return not self.has_disks or controller.disk is not self.disks[controller.number]
-
-    def begin_history(self, loaded: LoadedSnapshot | None) -> None:
-        """Controllers with empty disks; with the snapshot of a cluster that was rebuilt, if there is one."""
-        limits = self.limits
-        self._histories += 1
-        sync_ms, name = limits.disk_sync_ms, f"{self.seed}/disk/{self._histories}"
-        self.disks = {number: Disk(Random(f"{name}/{number}"), sync_ms) for number in range(limits.controllers)}
-        self.metadata = MetadataLog(self.disks, self.fail, self.note_leaders, self.loop.time, loaded)
-        self.has_disks = True
+        if not self.is_left_behind(controller):
+            self.later(delay_s, self.start_controller, controller.number)
 
     def active_controller(self) -> SimController | None:
         """One that takes itself for the leader, the newest if there are two."""

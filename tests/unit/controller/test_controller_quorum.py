@@ -138,3 +138,23 @@ async def test_a_standby_whose_snapshot_is_ahead_of_its_log_waits_for_the_log(tm
         await waiting
     assert standby.image.end_offset == quorum.committed_offset
     await quorum.close()
+
+
+async def test_entries_without_records_are_dropped_only_when_a_snapshot_covers_them(tmp_path: Path) -> None:
+    """Each epoch begins with one. Without a snapshot none may go, or the next start looks for a snapshot that never was."""
+    for _ in range(3):
+        quorum = make(tmp_path)
+        epoch = await begin(quorum)
+        await quorum.drop_before(offset(0))
+        await quorum.close()
+    quorum = make(tmp_path)
+    epoch = await begin(quorum)
+    await quorum.propose(epoch, [b"one"])
+    snapshot = quorum.point_at(offset(1))
+    await quorum.close()
+    for _ in range(2):
+        quorum = make(tmp_path)
+        await begin(quorum, snapshot)
+        await quorum.drop_before(offset(1))
+        assert quorum.first_offset == 1
+        await quorum.close()

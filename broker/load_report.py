@@ -1,0 +1,93 @@
+"""Tells the controller every few seconds what this broker leads and how it answers; balancing is made of it.
+
+Invariants: a report that does not arrive is missing, no more: nothing here ends the broker or waits for anybody; one report is under way.
+A broker that the controller has excluded as slow has nothing to append, so it asks the store itself: one small PUT in each interval.
+Must not: decide anything. Source: AutoMQ `AutoBalancerMetricsReporter`, without its topic.
+"""
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from typing import Final
+
+import structlog
+
+from broker.load_meter import LoadMeter
+from broker.partition.manager import PartitionManager
+from controller.errors import ControllerError
+from controller.rpc.client import ControllerClient
+from controller.rpc.load_messages import ReportLoad
+from objectstore.errors import ObjectStoreError
+from stream.ports import WalIdentity
+
+_log = structlog.get_logger()
+_TIMEOUT_S: Final = 5.0
+_LAG_INTERVAL_S: Final = 0.1
+"""How often the event loop's lag is looked at; costs 20 us a second."""
+
+
+class LoadReporter:
+    """probe: writes something small to the store; its time stands for an append while there are none."""
+
+    def __init__(
+        self,
+        me: WalIdentity,
+        client: ControllerClient,
+        partitions: PartitionManager,
+        probe: Callable[[], Awaitable[None]],
+        *,
+        interval_s: float,
+    ) -> None:
+        self._me = me
+        self._client = client
+        self._partitions = partitions
+        self._probe = probe
+        self._interval_s = interval_s
+        self._loop = asyncio.get_running_loop()
+        self._meter = LoadMeter(self._loop.time())
+        self._is_excluded = False
+        self._lag_s = 0.0
+
+    async def run(self) -> None:
+        """Runs until it is cancelled. The first report goes at once: nothing is balanced before all brokers have reported."""
+        while True:
+            await self._report()
+            await self._wait()
+
+    async def _wait(self) -> None:
+        loop = self._loop
+        end = loop.time() + self._interval_s
+        while (now := loop.time()) < end:
+            due = min(now + _LAG_INTERVAL_S, end)
+            await asyncio.sleep(due - now)
+            self._lag_s = max(self._lag_s, loop.time() - due)
+
+    async def _report(self) -> None:
+        answer = self._partitions.append_times.take(self._loop.time())
+        if answer is None and self._is_excluded:
+            answer = await self._ask_store()
+        items, rest, rest_count = self._meter.sample(self._partitions, self._loop.time())
+        lag_s, self._lag_s = self._lag_s, 0.0
+        report = ReportLoad(
+            node_id=self._me.node_id,
+            node_epoch=self._me.node_epoch,
+            items=items,
+            rest=rest,
+            rest_count=rest_count,
+            append_p50_ms=answer[0] if answer else None,
+            append_p99_ms=answer[1] if answer else None,
+            loop_lag_ms=lag_s * 1_000,
+        )
+        try:
+            self._is_excluded = (await self._client.report_load(report, timeout_s=_TIMEOUT_S)).excluded
+        except (TimeoutError, ControllerError) as error:
+            _log.info("load_report_lost", error=str(error))
+
+    async def _ask_store(self) -> tuple[float, float]:
+        began = self._loop.time()
+        try:
+            async with asyncio.timeout(_TIMEOUT_S):
+                await self._probe()
+        except (TimeoutError, ObjectStoreError):
+            return _TIMEOUT_S * 1_000, _TIMEOUT_S * 1_000
+        took_ms = (self._loop.time() - began) * 1_000
+        return took_ms, took_ms

@@ -1,0 +1,237 @@
+"""Which partitions should be led elsewhere, and why: a pure function of brokers, partitions and measured rates.
+
+Goals in order: network in, network out, number of leaders. A goal acts when a broker is further from the mean than `trigger`, and then goes
+on until all are within `aim`: the difference between the two keeps noise from moving partitions to and fro. Invariants: each move brings
+its goal strictly nearer and worsens no goal before it, so planning ends and never goes in circles; a partition moves once at most; brokers
+that are not eligible neither give nor take; the same input gives the same moves, in the same order.
+Cost: O(moves x pairs looked at x partitions of the source); pairs are limited.
+Source: Cruise Control's goal optimiser, AutoMQ `AbstractNetworkUsageDistributionGoal` (thresholds of 10 %, nothing below a minimum rate).
+"""
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from enum import IntEnum
+from math import ceil, floor
+from typing import Final, NamedTuple
+
+from controller.rpc.load_messages import BrokerLoad, Load, ProposedMove
+from stream.ids import NodeId
+
+BROKERS_LOOKED_AT: Final = 8
+"""Of the fullest, and of the emptiest: 64 pairs at the most for one move."""
+GAIN_MIN: Final = 1e-4
+"""Part of the mean that a move has to bring; less is not worth a client's look for the new leader."""
+_ROUNDING: Final = 1e-9
+
+
+class Goal(IntEnum):
+    NETWORK_IN = 0
+    NETWORK_OUT = 1
+    LEADERS = 2
+
+
+@dataclass(frozen=True, slots=True)
+class Limits:
+    """trigger, aim: parts of the mean. bytes_min: a goal of bytes rests while all brokers together have less in a second.
+
+    Together, for a limit of single brokers would make a goal come and go with the moves of the others: they would go round in circles.
+    """
+
+    trigger: float = 0.25
+    aim: float = 0.10
+    bytes_min: int = 256 << 10
+    moves_max: int = 100
+
+
+class BrokerSlot(NamedTuple):
+    """note: why it is not eligible."""
+
+    node_id: NodeId
+    note: str = ""
+
+    @property
+    def eligible(self) -> bool:
+        return not self.note
+
+
+class PartitionSlot(NamedTuple):
+    """leader: who leads, or is about to; -1 for nobody."""
+
+    topic: str
+    partition: int
+    leader: NodeId
+    load: Load
+    movable: bool
+
+
+class Plan(NamedTuple):
+    moves: list[ProposedMove]
+    before: list[BrokerLoad]
+    after: list[BrokerLoad]
+
+
+def plan(brokers: Sequence[BrokerSlot], partitions: Sequence[PartitionSlot], limits: Limits) -> Plan:
+    planning = Planning(brokers, partitions, limits)
+    for _ in planning.steps():
+        pass
+    return planning.result()
+
+
+def usage(brokers: Sequence[BrokerSlot], partitions: Sequence[PartitionSlot]) -> list[BrokerLoad]:
+    """What each broker leads, all together."""
+    sums = {broker.node_id: [0, 0, 0, 0] for broker in brokers}
+    for slot in partitions:
+        total = sums.get(slot.leader)
+        if total is not None:
+            total[0] += slot.load.bytes_in
+            total[1] += slot.load.bytes_out
+            total[2] += slot.load.requests
+            total[3] += 1
+    return [
+        BrokerLoad(node_id=node_id, load=Load(*total[:3]), leaders=total[3], note=note)
+        for (node_id, note), total in zip(brokers, sums.values(), strict=True)
+    ]
+
+
+class _Part(NamedTuple):
+    slot: PartitionSlot
+    weights: tuple[int, int, int]
+
+
+class _Band:
+    """What one goal wants of every broker."""
+
+    def __init__(self, goal: Goal, values: Sequence[int], limits: Limits) -> None:
+        self.goal = goal
+        self.mean = mean = sum(values) / len(values)
+        self.low, self.high = mean * (1 - limits.aim), mean * (1 + limits.aim)
+        if goal is Goal.LEADERS:
+            self.low, self.high = floor(self.low), ceil(self.high)
+        self._trigger = mean * limits.trigger
+        self.is_active = mean > 0 and (goal is Goal.LEADERS or sum(values) >= limits.bytes_min)
+
+    def is_left(self, values: Sequence[int]) -> bool:
+        """Is a broker so far off that it has to be done something about?"""
+        if self.goal is Goal.LEADERS and max(values) - min(values) < 2:
+            return False
+        return any(abs(value - self.mean) > self._trigger and self.excess(value) > 0 for value in values)
+
+    def excess(self, value: float) -> float:
+        return max(0.0, self.low - value, value - self.high)
+
+    def gain(self, source: int, target: int, weight: int) -> float:
+        """By how much the two come nearer together; negative: they get further away."""
+        return self.excess(source) + self.excess(target) - self.excess(source - weight) - self.excess(target + weight)
+
+    def worsens(self, source: int, target: int, weight: int) -> bool:
+        return self.gain(source, target, weight) < -_ROUNDING * self.mean
+
+
+class Planning:
+    """One plan in the making. `steps` gives way after each pair of brokers that was looked at, so that others can run meanwhile."""
+
+    def __init__(self, brokers: Sequence[BrokerSlot], partitions: Sequence[PartitionSlot], limits: Limits) -> None:
+        self._brokers = brokers
+        self._partitions = partitions
+        self._before = before = usage(brokers, partitions)
+        self._found: list[ProposedMove] = []
+        self._moves_max = limits.moves_max
+        eligible = {broker.node_id for broker in brokers if broker.eligible}
+        self._values = {b.node_id: [b.load.bytes_in, b.load.bytes_out, b.leaders] for b in before if b.node_id in eligible}
+        self._parts: dict[NodeId, list[_Part]] = {node_id: [] for node_id in self._values}
+        for slot in sorted(partitions, key=lambda slot: (slot.topic, slot.partition)):
+            if slot.movable and slot.leader in self._parts:
+                self._parts[slot.leader].append(_Part(slot, (slot.load.bytes_in, slot.load.bytes_out, 1)))
+        self._bands = [_Band(goal, self._of(goal), limits) for goal in Goal] if len(self._values) > 1 else []
+
+    def steps(self) -> Iterator[None]:
+        for band in self._bands:
+            if not band.is_active or not band.is_left(self._of(band.goal)):
+                continue
+            is_moving_on = True
+            while is_moving_on and len(self._found) < self._moves_max:
+                is_moving_on = False
+                for source, target in self._pairs(band.goal):
+                    is_moving_on = self._move_best(band, source, target)
+                    yield
+                    if is_moving_on:
+                        break
+
+    def result(self) -> Plan:
+        targets = {(move.topic, move.partition): move.target for move in self._found}
+        moved = [slot._replace(leader=targets.get((slot.topic, slot.partition), slot.leader)) for slot in self._partitions]
+        return Plan(self._found, self._before, usage(self._brokers, moved))
+
+    def _of(self, goal: Goal) -> list[int]:
+        return [values[goal] for values in self._values.values()]
+
+    def _pairs(self, goal: Goal) -> Iterator[tuple[NodeId, NodeId]]:
+        """Fullest and emptiest first."""
+        order = sorted(self._values, key=lambda node_id: (-self._values[node_id][goal], node_id))
+        for source in order[:BROKERS_LOOKED_AT]:
+            for target in reversed(order[-BROKERS_LOOKED_AT:]):
+                if self._values[source][goal] > self._values[target][goal]:
+                    yield source, target
+
+    def _move_best(self, band: _Band, source: NodeId, target: NodeId) -> bool:
+        goal = band.goal
+        giving, taking = self._values[source], self._values[target]
+        if band.excess(giving[goal]) <= 0 and band.excess(taking[goal]) <= 0:
+            return False
+        earlier = [other for other in self._bands[:goal] if other.is_active]
+        later = [other for other in self._bands[goal + 1 :] if other.is_active]
+        best: tuple[float, float] | None = None
+        chosen: _Part | None = None
+        for part in self._parts[source]:
+            gain = band.gain(giving[goal], taking[goal], part.weights[goal])
+            if gain < GAIN_MIN * band.mean or (best is not None and gain < best[0]):
+                continue
+            if any(other.worsens(giving[other.goal], taking[other.goal], part.weights[other.goal]) for other in earlier):
+                continue
+            spare = sum(other.gain(giving[other.goal], taking[other.goal], part.weights[other.goal]) / other.mean for other in later)
+            if best is None or (gain, spare) > best:
+                best, chosen = (gain, spare), part
+        if chosen is None:
+            return False
+        self._move(band, chosen, source, target)
+        return True
+
+    def _move(self, band: _Band, part: _Part, source: NodeId, target: NodeId) -> None:
+        slot = part.slot
+        self._found.append(
+            ProposedMove(
+                topic=slot.topic,
+                partition=slot.partition,
+                source=source,
+                target=target,
+                load=slot.load,
+                reason=_reason(band, source, self._values[source][band.goal], target, self._values[target][band.goal]),
+            )
+        )
+        self._parts[source].remove(part)
+        for goal in Goal:
+            self._values[source][goal] -= part.weights[goal]
+            self._values[target][goal] += part.weights[goal]
+
+
+def _reason(band: _Band, source: NodeId, giving: int, target: NodeId, taking: int) -> str:
+    name, shown = _WORDS[band.goal]
+    return (
+        f"{name}: broker {source} has {shown(giving)}, {giving / band.mean:.2f} x the mean of {shown(band.mean)}; "
+        f"broker {target} has {shown(taking)}, {taking / band.mean:.2f} x"
+    )
+
+
+def _rate(value: float) -> str:
+    return f"{value / 1e6:,.2f} MB/s" if value >= 1e5 else f"{value / 1e3:,.1f} kB/s"
+
+
+def _count(value: float) -> str:
+    return f"{value:,.1f}".removesuffix(".0")
+
+
+_WORDS: Final[dict[Goal, tuple[str, Callable[[float], str]]]] = {
+    Goal.NETWORK_IN: ("network in", _rate),
+    Goal.NETWORK_OUT: ("network out", _rate),
+    Goal.LEADERS: ("leaders", _count),
+}

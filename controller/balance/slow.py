@@ -1,0 +1,66 @@
+"""Which brokers answer much slower than their peers.
+
+Invariants: a broker is excluded only after `SLOW_REPORTS` reports in a row, each `SLOW_RATIO` times the median of its peers and above
+`SLOW_MIN_MS`; it is taken back only after `WELL_REPORTS` reports in a row below lower limits, so that it does not swing; a report without
+a figure (it appended nothing) says nothing. Never more than half of the living brokers are excluded: when most are slow, none is.
+Pure. Source: AutoMQ's slow-broker check knows only absolute limits (10 s); a limit relative to the peers finds what 10 times slower means
+on S3, where 100 ms are normal.
+"""
+
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass
+from itertools import islice
+from statistics import median
+from typing import Final
+
+from stream.ids import NodeEpoch, NodeId
+
+SLOW_RATIO: Final = 5.0
+SLOW_MIN_MS: Final = 300.0
+SLOW_REPORTS: Final = 3
+WELL_RATIO: Final = 2.0
+WELL_MIN_MS: Final = 150.0
+WELL_REPORTS: Final = 5
+
+
+@dataclass(slots=True)
+class _Watch:
+    node_epoch: NodeEpoch
+    slow: int = 0
+    well: int = 0
+
+
+class SlowBrokers:
+    def __init__(self) -> None:
+        self._watched: dict[NodeId, _Watch] = {}
+        self._reasons: dict[NodeId, str] = {}
+        """In the order in which they were found."""
+
+    def heard(self, node_id: NodeId, node_epoch: NodeEpoch, answers: Mapping[NodeId, float]) -> None:
+        """Judge a broker by its newest report. answers: the fresh figures of all brokers, its own among them if it has one."""
+        watch = self._watched.get(node_id)
+        if watch is None or watch.node_epoch != node_epoch:
+            watch = self._watched[node_id] = _Watch(node_epoch)
+            self._reasons.pop(node_id, None)
+        mine = answers.get(node_id)
+        peers = [answer for other, answer in answers.items() if other != node_id and other not in self._reasons]
+        if mine is None or not peers:
+            return
+        usual = median(peers)
+        if node_id in self._reasons:
+            watch.well = watch.well + 1 if mine <= max(WELL_RATIO * usual, WELL_MIN_MS) else 0
+            if watch.well >= WELL_REPORTS:
+                del self._reasons[node_id]
+                watch.slow = watch.well = 0
+            return
+        watch.slow = watch.slow + 1 if mine >= max(SLOW_RATIO * usual, SLOW_MIN_MS) else 0
+        if watch.slow >= SLOW_REPORTS:
+            self._reasons[node_id] = (
+                f"appends take {mine:,.0f} ms (median), {mine / max(usual, 0.1):,.0f} x the {usual:,.1f} ms of its peers"
+            )
+            watch.well = 0
+
+    def excluded(self, alive: Collection[NodeId]) -> dict[NodeId, str]:
+        """Those that get nothing and are relieved of what they have, with the reason: at most half of `alive`, the first ones found."""
+        found = ((node_id, reason) for node_id, reason in self._reasons.items() if node_id in alive)
+        return dict(islice(found, len(alive) // 2))

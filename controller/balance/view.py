@@ -1,0 +1,70 @@
+"""The planner's input, from the metadata image and what brokers reported.
+
+Invariant: what is moving counts for the broker it goes to and is not moved; nothing of the image is kept. Pure; O(partitions).
+"""
+
+from collections.abc import Collection, Mapping
+from typing import NamedTuple
+
+from controller.balance.loads import LoadBook
+from controller.balance.plan import BrokerSlot, PartitionSlot
+from controller.metadata.image import MetadataImage
+from controller.metadata.nodes import NodeState
+from controller.metadata.topics import PartitionKey, PartitionState, is_moving
+from stream.ids import Millis, NodeId
+
+NO_REPORT = "has not reported its load"
+
+
+class BalanceView(NamedTuple):
+    """moving: how many partitions are being moved, by anybody."""
+
+    brokers: list[BrokerSlot]
+    partitions: list[PartitionSlot]
+    moving: int
+
+
+class Conditions(NamedTuple):
+    """What a view depends on beside image and reports. now_ms: monotonic. topics: whose partitions may move; empty: of all."""
+
+    live: Collection[NodeId]
+    excluded: Mapping[NodeId, str]
+    now_ms: int
+    wall_ms: Millis
+    cooldown_ms: int
+    topics: Collection[str] = ()
+
+
+def view(image: MetadataImage, book: LoadBook, conditions: Conditions) -> BalanceView:
+    brokers = [
+        BrokerSlot(node.node_id, _note(node, book, conditions)) for node in sorted(image.nodes, key=lambda n: n.node_id) if not node.fenced
+    ]
+    partitions: list[PartitionSlot] = []
+    moving = 0
+    for topic in image.topics:
+        allowed = not conditions.topics or topic.name in conditions.topics
+        for record in topic.partitions:
+            leader = record.move.target if is_moving(record) and record.move is not None else record.leader
+            key = PartitionKey(topic.topic_id, record.partition)
+            load = book.load_of(key, leader, conditions.now_ms)
+            moving += is_moving(record)
+            is_calm = record.leader >= 0 and not is_moving(record) and not _is_cooling(record, conditions)
+            movable = allowed and is_calm and book.is_settled(key)
+            partitions.append(PartitionSlot(topic.name, record.partition, leader, load, movable))
+    return BalanceView(brokers, partitions, moving)
+
+
+def _note(node: NodeState, book: LoadBook, conditions: Conditions) -> str:
+    if node.draining:
+        return "is leaving"
+    if node.node_id not in conditions.live:
+        return "has no session"
+    excluded = conditions.excluded.get(node.node_id)
+    if excluded is not None:
+        return f"is excluded: {excluded}"
+    return NO_REPORT if book.report_of(node.node_id, conditions.now_ms) is None else ""
+
+
+def _is_cooling(record: PartitionState, conditions: Conditions) -> bool:
+    """It moved a short time ago, whoever wanted it; the time is in its record, so a new controller knows it as well."""
+    return record.move is not None and conditions.wall_ms - record.move.started_ms < conditions.cooldown_ms

@@ -1,0 +1,109 @@
+"""The messages of balancing: what brokers report of their loads, and what is proposed and begun because of it.
+
+No metadata: the active controller keeps it in memory. Envelope and limits are those of `controller.rpc.messages`.
+"""
+
+from typing import NamedTuple
+from uuid import UUID
+
+from controller.rpc.messages import Message
+from stream.ids import NodeEpoch, NodeId, StreamEpoch
+
+PARTITIONS_PER_REPORT_MAX = 1_000
+"""The most loaded ones; the rest of a broker's partitions is summed."""
+
+
+class Load(NamedTuple):
+    """Per second, whole numbers. requests: produce and fetch requests that touched it."""
+
+    bytes_in: int
+    bytes_out: int
+    requests: int
+
+
+class PartitionLoad(Message, frozen=True, kw_only=True):
+    """observed_ms: how long this leader has watched it."""
+
+    topic_id: UUID
+    partition: int
+    leader_epoch: StreamEpoch
+    load: Load
+    observed_ms: int
+
+
+class ReportLoad(Message, frozen=True, kw_only=True):
+    """Rates of what a broker leads, and how it answers; every few seconds. At most 1,000 items; the `rest_count` others are in `rest`.
+
+    append_*_ms: from append to acknowledgement since the last report, those that still wait with their age; None: there was none.
+    loop_lag_ms: the latest that its event loop was.
+    """
+
+    node_id: NodeId
+    node_epoch: NodeEpoch
+    items: list[PartitionLoad]
+    rest: Load = Load(0, 0, 0)
+    rest_count: int = 0
+    append_p50_ms: float | None = None
+    append_p99_ms: float | None = None
+    loop_lag_ms: float = 0.0
+
+
+class LoadReported(Message, frozen=True, kw_only=True):
+    """excluded: the broker gets nothing until it answers faster; with nothing to append it has to measure the store by itself."""
+
+    excluded: bool
+
+
+class ProposeMoves(Message, frozen=True, kw_only=True):
+    """Which partitions should be led elsewhere by what was measured; changes nothing. topics: empty for all. -> MovesProposed."""
+
+    topics: tuple[str, ...] = ()
+    moves_max: int = 100
+
+
+class BrokerLoad(Message, frozen=True, kw_only=True):
+    """note: why the broker neither gives nor takes; empty: it does. append_*_ms, loop_lag_ms: as in its last report."""
+
+    node_id: NodeId
+    load: Load
+    leaders: int
+    note: str = ""
+    append_p50_ms: float | None = None
+    append_p99_ms: float | None = None
+    loop_lag_ms: float | None = None
+
+
+class ProposedMove(Message, frozen=True, kw_only=True):
+    topic: str
+    partition: int
+    source: NodeId
+    target: NodeId
+    load: Load
+    reason: str
+
+
+class MovesProposed(Message, frozen=True, kw_only=True):
+    """auto: the controller does it by itself. before, after: all brokers that are not fenced."""
+
+    auto: bool
+    moves: list[ProposedMove]
+    before: list[BrokerLoad]
+    after: list[BrokerLoad]
+
+
+class LeaderMove(Message, frozen=True, kw_only=True):
+    """The target becomes the preferred leader: it takes the source's place among the candidates, or changes places with it."""
+
+    topic: str
+    partition: int
+    source: NodeId
+    target: NodeId
+
+
+class MoveLeaders(Message, frozen=True, kw_only=True):
+    """Answered with one ItemResult each, as soon as the moves have begun. Refused: what moves, or is not led by its source (any more).
+
+    At most 2,000 partitions.
+    """
+
+    moves: list[LeaderMove]

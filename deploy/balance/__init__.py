@@ -1,0 +1,1 @@
+"""What `penstock balance` and `penstock nodes` ask the controller about loads."""

@@ -1,0 +1,49 @@
+"""The controller's proposal of moves, and their beginning.
+
+Invariant: asking changes nothing. Must not import gRPC before it is needed.
+"""
+
+import asyncio
+from collections.abc import Awaitable, Callable, Sequence
+from typing import TYPE_CHECKING, Final, TypeVar
+
+from controller.rpc.load_messages import LeaderMove, MoveLeaders, MovesProposed, ProposedMove, ProposeMoves
+from deploy.errors import DeployError, NoController
+
+if TYPE_CHECKING:
+    from controller.rpc.client import ControllerClient
+
+_TIMEOUT_S: Final = 10.0
+_T = TypeVar("_T")
+
+
+def propose_moves(controller: str, *, topics: Sequence[str] = (), moves_max: int = 0) -> MovesProposed:
+    """Loads of all brokers, and at most so many moves. Raises NoController."""
+    request = ProposeMoves(topics=tuple(topics), moves_max=moves_max)
+    return _ask(controller, lambda client: client.propose_moves(request, timeout_s=_TIMEOUT_S))
+
+
+def begin_moves(controller: str, moves: Sequence[ProposedMove]) -> list[str]:
+    """Begin them; "" for each that has begun, else why it has not. Raises NoController, DeployError."""
+    items = [LeaderMove(topic=move.topic, partition=move.partition, source=move.source, target=move.target) for move in moves]
+    results = _ask(controller, lambda client: client.move_leaders(MoveLeaders(moves=items), timeout_s=_TIMEOUT_S))
+    return [(result.detail or result.status.name) if result.status else "" for result in results.items]
+
+
+def _ask(controller: str, call: "Callable[[ControllerClient], Awaitable[_T]]") -> _T:
+    return asyncio.run(_call(controller, call))
+
+
+async def _call(controller: str, call: "Callable[[ControllerClient], Awaitable[_T]]") -> _T:
+    from controller.errors import RequestRefused
+    from controller.rpc.client import ControllerClient
+
+    client = ControllerClient(controller.split(","))
+    try:
+        return await call(client)
+    except TimeoutError:
+        raise NoController(f"no controller answers at {controller} within {_TIMEOUT_S:.0f} s") from None
+    except RequestRefused as error:
+        raise DeployError(str(error)) from None
+    finally:
+        await client.close()

@@ -1,0 +1,35 @@
+"""`penstock` commands against a cluster inside the test's event loop."""
+
+import asyncio
+import json
+from pathlib import Path
+from typing import Any
+
+from support.cluster import Cluster
+from typer.testing import CliRunner
+
+from deploy.app import app
+from deploy.errors import DeployError
+
+
+class Cli:
+    """Runs commands in a thread, for the loop serves the cluster."""
+
+    def __init__(self, cluster: Cluster, directory: Path) -> None:
+        self._bootstrap = cluster.bootstrap
+        assert cluster.controller is not None
+        self._controller = cluster.controller.address
+        self._directory = directory
+
+    def file(self, name: str, content: Any) -> str:
+        path = self._directory / name
+        path.write_text(content if isinstance(content, str) else json.dumps(content))
+        return str(path)
+
+    async def run(self, *arguments: str, code: int = 0) -> str:
+        environment = {"PENSTOCK_BOOTSTRAP": self._bootstrap, "PENSTOCK_CONTROLLER": self._controller, "COLUMNS": "160"}
+        result = await asyncio.to_thread(CliRunner().invoke, app, list(arguments), env=environment)
+        if isinstance(result.exception, DeployError):
+            raise result.exception
+        assert result.exit_code == code, result.output
+        return result.stdout

@@ -1,0 +1,211 @@
+"""Balancing without a controller's shell: what reports mean, who is slow, what a plan says, and how its moves begin."""
+
+from uuid import UUID
+
+from managers_cluster import MOVE_TIMEOUT_MS, Cluster
+
+from controller.balance.loads import KEPT_MS, TRUSTED_MS, LoadBook
+from controller.balance.plan import BrokerSlot, Limits, PartitionSlot, plan
+from controller.balance.slow import SLOW_REPORTS, WELL_REPORTS, SlowBrokers
+from controller.balance.view import NO_REPORT, Conditions, view
+from controller.managers import reassign
+from controller.metadata.topics import PartitionKey
+from controller.rpc.load_messages import LeaderMove, Load, MoveLeaders, PartitionLoad, ReportLoad
+from controller.rpc.messages import NewTopic, Status
+from stream.ids import Millis, NodeEpoch, NodeId, StreamEpoch
+
+KEY = PartitionKey(UUID(int=7), 0)
+MB = 1_000_000
+
+
+def report(node_id: int, *, epoch: int = 0, bytes_in: int = 100, observed_ms: int = 60_000, rest: int = 0) -> ReportLoad:
+    item = PartitionLoad(
+        topic_id=KEY.topic_id, partition=0, leader_epoch=StreamEpoch(epoch), load=Load(bytes_in, 0, 1), observed_ms=observed_ms
+    )
+    return ReportLoad(
+        node_id=NodeId(node_id),
+        node_epoch=NodeEpoch(1),
+        items=[item],
+        rest=Load(rest, 0, 0),
+        rest_count=4,
+        append_p50_ms=5.0,
+        append_p99_ms=9.0,
+    )
+
+
+def test_the_backlog_after_a_move_does_not_pass_for_the_load() -> None:
+    book = LoadBook(fresh_ms=1_000)
+    book.add(report(1, epoch=3, bytes_in=100), 0)
+    book.add(report(2, epoch=4, bytes_in=9_000, observed_ms=TRUSTED_MS - 1), 500)
+    assert book.load_of(KEY, NodeId(2), 500).bytes_in == 100
+    book.add(report(2, epoch=4, bytes_in=120, observed_ms=TRUSTED_MS), 900)
+    book.add(report(1, epoch=3, bytes_in=77), 950)
+    assert book.load_of(KEY, NodeId(2), 950).bytes_in == 120, "an earlier leader's report is late"
+
+
+def test_a_partition_that_nobody_has_watched_for_long_does_not_move_yet() -> None:
+    book = LoadBook(fresh_ms=1_000)
+    assert book.is_settled(KEY), "an idle one may"
+    book.add(report(1, epoch=3, observed_ms=TRUSTED_MS - 1), 0)
+    assert not book.is_settled(KEY)
+    book.add(report(1, epoch=3, observed_ms=TRUSTED_MS), 1)
+    assert book.is_settled(KEY)
+    book.add(report(2, epoch=4, observed_ms=10), 2)
+    assert book.is_settled(KEY), "the earlier leader's figures stand"
+
+
+def test_what_is_old_counts_no_more_and_small_ones_share_the_rest() -> None:
+    book = LoadBook(fresh_ms=1_000)
+    book.add(report(1, rest=400), 0)
+    assert book.load_of(PartitionKey(UUID(int=8), 3), NodeId(1), 0) == Load(100, 0, 0)
+    assert book.answers(1_000) == {1: 5.0}
+    assert book.answers(1_001) == {}
+    assert book.load_of(KEY, NodeId(9), KEPT_MS).bytes_in == 100
+    assert book.load_of(KEY, NodeId(9), KEPT_MS + 1).bytes_in == 0
+
+
+class Watched:
+    """Four brokers that all report in turn."""
+
+    def __init__(self) -> None:
+        self.slow = SlowBrokers()
+        self.answers = {NodeId(n): 10.0 for n in range(4)}
+
+    def rounds(self, count: int) -> list[int]:
+        for _ in range(count):
+            for node_id in self.answers:
+                self.slow.heard(node_id, NodeEpoch(1), self.answers)
+        return list(self.slow.excluded([NodeId(n) for n in range(4)]))
+
+
+def test_a_slow_broker_is_excluded_in_time_and_comes_back_when_it_is_well() -> None:
+    watched = Watched()
+    watched.answers[NodeId(2)] = 900.0
+    assert watched.rounds(SLOW_REPORTS - 1) == []
+    watched.answers[NodeId(2)] = 20.0
+    assert watched.rounds(1) == []
+    watched.answers[NodeId(2)] = 900.0
+    assert watched.rounds(SLOW_REPORTS) == [2]
+    assert "900 ms" in watched.slow.excluded([NodeId(n) for n in range(4)])[NodeId(2)]
+    watched.answers[NodeId(2)] = 200.0
+    assert watched.rounds(20) == [2], "between the limits nothing changes"
+    watched.answers[NodeId(2)] = 40.0
+    assert watched.rounds(WELL_REPORTS - 1) == [2]
+    assert watched.rounds(1) == []
+
+
+def test_never_more_than_half_and_none_when_all_are_slow() -> None:
+    watched = Watched()
+    watched.answers |= {NodeId(n): 900.0 for n in (1, 2, 3)}
+    assert watched.rounds(20) == [], "three of four are slow: that is how the store is today"
+    watched.answers = {NodeId(n): 10.0 for n in range(4)}
+    for node_id in (3, 1, 2):
+        watched.answers[NodeId(node_id)] = 90_000.0 if node_id == 3 else 4_000_000.0
+        watched.rounds(SLOW_REPORTS + 1)
+    assert len(watched.slow.excluded([NodeId(n) for n in range(4)])) == 2
+    assert list(watched.slow.excluded([NodeId(0), NodeId(3)])) == [3]
+    assert watched.slow.excluded([NodeId(3)]) == {}
+
+
+def test_a_new_start_of_a_slow_broker_begins_with_a_clean_slate() -> None:
+    watched = Watched()
+    watched.answers[NodeId(2)] = 900.0
+    assert watched.rounds(SLOW_REPORTS) == [2]
+    watched.slow.heard(NodeId(2), NodeEpoch(2), watched.answers)
+    assert watched.slow.excluded([NodeId(n) for n in range(4)]) == {}
+
+
+def test_a_broker_without_appends_is_not_judged() -> None:
+    watched = Watched()
+    watched.answers[NodeId(2)] = 900.0
+    watched.rounds(SLOW_REPORTS)
+    del watched.answers[NodeId(2)]
+    for _ in range(20):
+        watched.slow.heard(NodeId(2), NodeEpoch(1), watched.answers)
+    assert watched.slow.excluded([NodeId(n) for n in range(4)])
+
+
+def test_a_plan_says_why() -> None:
+    brokers = [BrokerSlot(NodeId(0)), BrokerSlot(NodeId(1)), BrokerSlot(NodeId(2), "is leaving")]
+    slots = [PartitionSlot("t", index, NodeId(0), Load(MB, 0, 1), True) for index in range(4)]
+    found = plan(brokers, slots, Limits())
+    assert [(move.partition, move.target) for move in found.moves] == [(0, 1), (1, 1)]
+    assert found.moves[0].reason == ("network in: broker 0 has 4.00 MB/s, 2.00 x the mean of 2.00 MB/s; broker 1 has 0.0 kB/s, 0.00 x")
+    assert [broker.load.bytes_in for broker in found.after] == [2 * MB, 2 * MB, 0]
+    assert plan(brokers, slots, Limits(moves_max=1)).moves == found.moves[:1]
+    assert plan(brokers, [slot._replace(movable=False) for slot in slots], Limits()).moves == []
+
+
+def test_bytes_of_an_idle_cluster_move_nothing() -> None:
+    brokers = [BrokerSlot(NodeId(0)), BrokerSlot(NodeId(1))]
+    rates = [30_000, 0]
+    slots = [PartitionSlot("t", index, NodeId(index), Load(rates[index], 0, 1), True) for index in range(2)]
+    assert plan(brokers, slots, Limits(bytes_min=30_001)).moves == []
+    assert plan(brokers, slots * 1, Limits(bytes_min=1)).moves == [], "one partition can not be shared"
+
+
+def test_a_new_broker_among_ten_thousand_partitions_is_filled_first() -> None:
+    brokers = [BrokerSlot(NodeId(n)) for n in range(11)]
+    slots = [PartitionSlot("t", n, NodeId(n % 10), Load(10_000 + n, 5_000, 1), True) for n in range(10_000)]
+    found = plan(brokers, slots, Limits())
+    assert len(found.moves) == 100
+    assert {move.target for move in found.moves} == {10}
+
+
+def test_the_target_takes_the_place_of_the_source_among_the_candidates() -> None:
+    cluster = Cluster()
+    me, other = cluster.broker(0), cluster.broker(1)
+    cluster.broker(2)
+    cluster.create(NewTopic(name="t", assignment=[[NodeId(0), NodeId(1)], [NodeId(0), NodeId(1)]]))
+    moves = [
+        LeaderMove(topic="t", partition=0, source=me.node_id, target=other.node_id),
+        LeaderMove(topic="t", partition=1, source=me.node_id, target=NodeId(2)),
+    ]
+    result = reassign.move_leaders(
+        cluster.image, MoveLeaders(moves=moves), Millis(0), live=[NodeId(n) for n in range(3)], timeout_ms=MOVE_TIMEOUT_MS
+    )
+    assert result.value is not None
+    assert [item.status for item in result.value.items] == [Status.OK, Status.OK]
+    cluster.apply(result.records)
+    assert [(record.leader, record.replicas) for record in cluster.partitions("t")] == [(1, (1, 0)), (2, (2, 1))]
+
+
+def test_what_is_not_as_the_plan_had_it_stays() -> None:
+    cluster = Cluster()
+    cluster.broker(0)
+    cluster.broker(1)
+    cluster.create(NewTopic(name="t", assignment=[[NodeId(0), NodeId(1)]]))
+
+    def refused(source: int, target: int, *live: int) -> Status:
+        move = LeaderMove(topic="t", partition=0, source=NodeId(source), target=NodeId(target))
+        result = reassign.move_leaders(
+            cluster.image, MoveLeaders(moves=[move]), Millis(0), live=[NodeId(n) for n in live], timeout_ms=MOVE_TIMEOUT_MS
+        )
+        assert result.value is not None
+        assert result.records == []
+        return result.value.items[0].status
+
+    assert refused(1, 0, 0, 1) is Status.ELECTION_NOT_NEEDED
+    assert refused(0, 1, 0) is Status.PREFERRED_NOT_AVAILABLE
+    assert refused(0, 5, 0, 1) is Status.PREFERRED_NOT_AVAILABLE
+
+
+def test_the_view_leaves_out_who_is_slow_silent_or_away_and_what_moved_lately() -> None:
+    cluster = Cluster()
+    for node_id in range(3):
+        cluster.broker(node_id)
+    cluster.create(NewTopic(name="t", assignment=[[NodeId(0)], [NodeId(0)]]))
+    cluster.create(NewTopic(name="u", assignment=[[NodeId(0)]]))
+    move = LeaderMove(topic="t", partition=1, source=NodeId(0), target=NodeId(1))
+    live = [NodeId(n) for n in range(3)]
+    cluster.apply(reassign.move_leaders(cluster.image, MoveLeaders(moves=[move]), Millis(1_000), live=live, timeout_ms=5).records)
+    book = LoadBook(1_000)
+    for node_id in (0, 1):
+        book.add(report(node_id), 0)
+    excluded = {NodeId(1): "is slow"}
+    seen = view(cluster.image, book, Conditions(live[:2], excluded, 0, Millis(1_500), 501))
+    assert [broker.note for broker in seen.brokers] == ["", "is excluded: is slow", "has no session"]
+    assert {(slot.topic, slot.partition) for slot in seen.partitions if slot.movable} == {("t", 0), ("u", 0)}
+    seen = view(cluster.image, book, Conditions(live, {}, 0, Millis(1_501), 501, ("t",)))
+    assert [broker.note for broker in seen.brokers] == ["", "", NO_REPORT]
+    assert {(slot.topic, slot.partition, slot.leader) for slot in seen.partitions if slot.movable} == {("t", 0, 0), ("t", 1, 1)}
