@@ -11,7 +11,7 @@ PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
-PACKAGES := objectstore stream controller broker deploy
+PACKAGES := objectstore stream controller broker deploy pyspark_penstock
 SEEDS ?= 200
 MINUTES ?= 10
 JOBS ?= 2
@@ -37,7 +37,7 @@ jre: ## Java 17 or newer, which Spark alone needs: found, or installed by the pa
 	@deploy/ensure-java.sh
 
 .PHONY: demo
-demo: venv ## real flights in, every broker killed with SIGKILL, every record read back
+demo: venv $(if $(findstring --spark,$(ARGS)),jre) ## real flights in, every broker killed with SIGKILL, every record read back; ARGS=--spark: by Spark, straight from the bucket
 	$(BIN)/penstock demo $(ARGS)
 
 .PHONY: dev
@@ -59,9 +59,10 @@ check: venv ## lint, types (mypy and pyright, strict), import contracts, house r
 	$(BIN)/pytest -q -p no:cacheprovider tests/tidy
 
 .PHONY: test
-test: check ## everything that CI runs, in under 25 minutes on 2 cores
+test: check jre ## everything that CI runs, in under 25 minutes on 2 cores
 	$(BIN)/pytest -q -n $(JOBS) --dist worksteal tests/unit tests/property tests/sim tests/integration $(ARGS)
 	$(BIN)/pytest -q tests/system $(ARGS)
+	$(BIN)/pytest -q tests/spark $(ARGS)
 
 .PHONY: unit
 unit: venv ## the fast tests alone
@@ -79,6 +80,10 @@ chaos: venv ## real processes under faults for MINUTES=10: kill -9, pauses, cut 
 .PHONY: bench
 bench: venv ## the bars of docs/performance.md, as ratios measured in this run
 	$(BIN)/python -m benchmarks $(ARGS)
+
+.PHONY: bench-spark
+bench-spark: venv jre ## the same for Spark and the Arrow reader; ARGS='--bytes 200MB' for a quick look
+	$(BIN)/python -m benchmarks.spark $(ARGS)
 
 .PHONY: constraints
 constraints: venv ## renew constraints.txt from what is installed now

@@ -17,6 +17,7 @@ DATA_ROOT = "data/"
 META_ROOT = "meta/"
 MANIFEST_ROOT = "manifest/"
 LEASE_ROOT = "leases/"
+SPARK_ROOT = "spark/"
 
 _INT64_MAX = (1 << 63) - 1
 _WAL_KEY = re.compile(r"wal/(0|[1-9][0-9]{0,9})/(0|[1-9][0-9]{0,18})/([0-9]{20})")
@@ -151,6 +152,11 @@ def parse_lease_key(cluster_id: str, key: str) -> UUID | None:
     prefix = lease_prefix(cluster_id)
     name = key.removeprefix(prefix)
     return UUID(name) if key.startswith(prefix) and _LEASE_NAME.fullmatch(name) else None
+
+
+def spark_query_prefix(cluster_id: str, query_id: str) -> str:
+    """What a streaming query of Spark must remember outside its checkpoint. query_id: checked by `stream.spark.options`."""
+    return f"{SPARK_ROOT}{_checked(cluster_id)}/{query_id}/"
 
 
 def _checked(cluster_id: str) -> str:

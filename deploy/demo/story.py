@@ -10,7 +10,7 @@ from collections.abc import Generator
 from contextlib import contextmanager
 from itertools import islice
 from pathlib import Path
-from typing import Final
+from typing import ClassVar, Final
 
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TaskID, TextColumn, TimeElapsedColumn
@@ -32,16 +32,18 @@ BROKERS: Final = 2
 class Demo:
     """limit: how many records of the file."""
 
+    ARGUMENTS: ClassVar[tuple[str, ...]] = ("--brokers", str(BROKERS), "--log-level", "error")
+
     def __init__(self, limit: int, console: Console) -> None:
         self._limit = min(limit, RECORDS)
         self._console = console
 
     def run(self) -> bool:
         """Tell it; True if everything came back."""
-        find_file()
         try:
+            self._check()
             with self._step("Starting an S3 server (moto), a controller and two brokers, each a process of its own"):
-                cluster = LocalCluster(("--brokers", str(BROKERS), "--log-level", "error")).__enter__()
+                cluster = LocalCluster(self.ARGUMENTS).__enter__()
             try:
                 problem = self._tell(cluster)
             finally:
@@ -50,6 +52,10 @@ class Demo:
             problem = str(error)
         self._console.print(f"demo: FAILED {problem}" if problem else f"demo: OK {self._limit} records", style="bold", highlight=False)
         return not problem
+
+    def _check(self) -> None:
+        """Whether everything needed is installed. Raises DeployError."""
+        find_file()
 
     def _tell(self, cluster: LocalCluster) -> str:
         state = cluster.state()
@@ -117,7 +123,7 @@ class Demo:
         self._note(f"{puts:,} PUTs carried {written} ({told} of JSON before compression); {gets:,} GETs")
 
     def _show_carriers(self, sent: Tally, received: Tally) -> None:
-        names = _airlines()
+        names = airlines()
         table = Table(header_style="bold")
         table.add_column("carrier")
         table.add_column("name")
@@ -154,7 +160,7 @@ def _rate(tally: Tally, took_s: float) -> str:
     return f"{tally.count / took_s:,.0f} records/s, {tally.value_bytes / took_s / 1e6:.1f} MB/s of JSON"
 
 
-def _airlines() -> dict[str, str]:
+def airlines() -> dict[str, str]:
     """Names of the carriers, from the same package."""
     path: Path = find_file().with_name("airlines.csv")
     with path.open(newline="", encoding="utf-8") as file:

@@ -74,3 +74,11 @@ class TooManyLeases(StreamError):
     def __init__(self, count_max: int) -> None:
         super().__init__(f"{count_max} leases exist already: release those that are not needed, or wait until they expire")
         self.count_max = count_max
+
+
+class TopicReplaced(StreamError):
+    """A topic was deleted and created again: its old offsets mean nothing in the new one."""
+
+    def __init__(self, topic: str) -> None:
+        super().__init__(f"topic {topic!r} was deleted and created again while it was read: read the new one from its beginning")
+        self.topic = topic

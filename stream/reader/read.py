@@ -5,7 +5,7 @@ before it are given first, so that whoever plans anew knows where to go on. Memo
 """
 
 import asyncio
-from collections.abc import AsyncIterator, Iterator, Mapping, Sequence
+from collections.abc import AsyncGenerator, Iterator, Mapping, Sequence
 from weakref import WeakKeyDictionary
 
 from objectstore.ports import ObjectStore
@@ -41,7 +41,7 @@ async def read_slices(
     config: ReadConfig | None = None,
     *,
     min_timestamp_ms: int | None = None,
-) -> AsyncIterator[RecordBatch]:
+) -> AsyncGenerator[RecordBatch, None]:
     """The records of all slices. `aclose` the iterator if it is not exhausted.
 
     min_timestamp_ms: blocks and batches whose records are all older may be left out; records within others are not filtered.

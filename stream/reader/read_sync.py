@@ -8,7 +8,7 @@ Waits are bounded by the deadlines of the store's own calls. Source: Spark `pyth
 import asyncio
 import atexit
 import os
-from collections.abc import Coroutine, Iterator, Sequence
+from collections.abc import Coroutine, Generator, Sequence
 from contextlib import suppress
 from threading import Lock, Thread
 from typing import Any, TypeVar
@@ -58,9 +58,12 @@ class BackgroundLoop:
             self._loop.close()
 
     async def _close_stores(self) -> None:
-        for store in self._stores.values():
-            await store.close()
+        """One that fails leaves none of the others open."""
+        stores = list(self._stores.values())
         self._stores.clear()
+        for result in await asyncio.gather(*(store.close() for store in stores), return_exceptions=True):
+            if isinstance(result, BaseException):
+                raise result
 
 
 class _Process:
@@ -107,7 +110,7 @@ def read_slices_sync(
     config: ReadConfig | None = None,
     *,
     min_timestamp_ms: int | None = None,
-) -> Iterator[RecordBatch]:
+) -> Generator[RecordBatch, None, None]:
     """As `read.read_slices`. Close the iterator if it is not exhausted."""
     config = config or ReadConfig()
     shared = background()

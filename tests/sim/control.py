@@ -12,7 +12,7 @@ from uuid import UUID
 import msgspec
 
 from controller.config import ControllerConfig
-from controller.errors import BackupFenced, JournalFailed, LogBehindBackup, SnapshotCorrupt, SnapshotMissing
+from controller.errors import BackupCorrupt, BackupFenced, JournalFailed, LogBehindBackup, SnapshotCorrupt, SnapshotMissing
 from controller.main import ControllerServer
 from controller.metadata.image import MetadataImage
 from controller.metadata.records import ControllerEpoch, MetadataOffset
@@ -26,8 +26,8 @@ from tests.sim.store import SimStore
 if TYPE_CHECKING:
     from tests.sim.world import World
 
-_ENDS = (JournalFailed, SnapshotCorrupt, SnapshotMissing, ObjectStoreError)
-"""What may end a controller's process: its disk fails, or the store does while it starts or holds damaged snapshots for the moment."""
+_ENDS = (JournalFailed, BackupCorrupt, SnapshotCorrupt, SnapshotMissing, ObjectStoreError)
+"""What may end a controller's process: its disk fails, or the store does while it starts or what it holds reads damaged for the moment."""
 
 _HISTORY_OVER = (BackupFenced, LogBehindBackup)
 """What ends the process of a controller that a recovery has left behind, and no other."""

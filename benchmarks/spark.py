@@ -1,0 +1,335 @@
+"""The bars of Spark and of the Arrow reader, in one run: `python -m benchmarks.spark [--bytes 2GB] [--only scan,...]`.
+
+The scan reads a topic that confluent-kafka wrote through one broker into a store of local files, the rows of 1 KB that compress to nothing;
+Parquet with the same rows lies beside it, so both sides read the same disk through the same page cache. Sides take turns, the best of
+several passes counts, for other work on the machine only ever takes away. A broker's CPU is what /proc says of its process.
+"""
+
+import argparse
+import os
+import shutil
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from datetime import UTC, datetime
+from pathlib import Path
+from random import Random
+from typing import Any, Final
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+from confluent_kafka import Consumer, Producer, TopicPartition
+from pyspark.sql import DataFrame, SparkSession
+from rich.console import Console
+
+from benchmarks.__main__ import table_of
+from benchmarks.decode import decode
+from benchmarks.harness import Measure, quantile, record
+from benchmarks.manifest import planning
+from deploy.cluster.handle import LocalCluster
+from deploy.kafka import Kafka
+from stream.manifest.errors import UnknownPartition
+from stream.manifest.view import PartitionState
+from stream.reader import scan
+from stream.reader.cluster import StoreCluster
+
+TOPIC: Final = "bench"
+PARTITIONS: Final = 4
+VALUE_BYTES: Final = 1_024
+PASSES: Final = 4
+"""The first one starts workers and fills caches; the best counts."""
+
+CORES: Final = 2
+ROW_GROUP_BYTES: Final = 128 << 20
+SETTLED_S: Final = 120.0
+FRESH_RECORDS: Final = 6_000
+FRESH_PER_S: Final = 200
+FRESH_TIMEOUT_S: Final = 60.0
+_CONSOLE: Final = Console(stderr=True)
+
+
+@contextmanager
+def spark_session() -> Iterator[SparkSession]:
+    os.environ["PYSPARK_PYTHON"] = sys.executable
+    os.environ.setdefault("SPARK_LOCAL_IP", "127.0.0.1")
+    session = (
+        SparkSession.builder.master(f"local[{CORES}]")
+        .config("spark.driver.host", "127.0.0.1")
+        .config("spark.driver.memory", "2g")
+        .config("spark.log.level", "ERROR")
+        .config("spark.ui.enabled", "false")
+        .config("spark.ui.showConsoleProgress", "false")
+        .config("spark.sql.shuffle.partitions", str(CORES))
+        .getOrCreate()
+    )
+    try:
+        yield session
+    finally:
+        session.stop()
+
+
+def produce(bootstrap: str, count: int) -> None:
+    """Values are windows of one pool of noise: nothing to compress, nothing to generate."""
+    pool = Random(7).randbytes(4 << 20)
+    producer = Producer(
+        {"bootstrap.servers": bootstrap, "acks": "all", "linger.ms": 50, "batch.size": 1_000_000, "queue.buffering.max.kbytes": 1 << 18}
+    )
+    for number in range(count):
+        at = number * 2_654_435_761 % (len(pool) - VALUE_BYTES)
+        while True:
+            try:
+                producer.produce(TOPIC, pool[at : at + VALUE_BYTES], b"key-%011d" % number, number % PARTITIONS)
+                break
+            except BufferError:
+                producer.poll(0.05)
+        if number % 1_000 == 0:
+            producer.poll(0)
+    if producer.flush(300):
+        raise RuntimeError("not everything was acknowledged within 300 s")
+
+
+def until_settled(store_url: str, count: int) -> list[PartitionState]:
+    """Everything is merged and committed, so that the brokers rest."""
+    cluster, deadline = StoreCluster(store_url), time.monotonic() + SETTLED_S
+    while time.monotonic() < deadline:
+        try:
+            states = cluster.partitions(TOPIC)
+        except UnknownPartition:
+            states = []
+        if sum(state.committed_end for state in states) == count:
+            return states
+        time.sleep(0.5)
+    raise RuntimeError(f"the topic's {count:,} records are not all committed after {SETTLED_S:.0f} s")
+
+
+def write_parquet(store_url: str, directory: Path) -> None:
+    """One file per partition, row groups of 128 MiB, the rest as pyarrow does it."""
+    for partition in range(PARTITIONS):
+        rows = scan(store_url, TOPIC, partitions=[partition])
+        with pq.ParquetWriter(directory / f"{partition}.parquet", rows.schema) as writer:
+            group: list[Any] = []
+            for batch in rows:
+                group.append(batch)
+                if sum(item.nbytes for item in group) >= ROW_GROUP_BYTES:
+                    writer.write_table(pa.Table.from_batches(group))
+                    group = []
+            if group:
+                writer.write_table(pa.Table.from_batches(group))
+
+
+def consume(bootstrap: str, ends: dict[int, int], *, tuned: bool) -> None:
+    """Count everything through the broker: as the client's documentation shows it, or as fast as it goes."""
+    large = {"queued.max.messages.kbytes": 1 << 18, "fetch.max.bytes": 64 << 20, "max.partition.fetch.bytes": 16 << 20}
+    consumer = Consumer({"bootstrap.servers": bootstrap, "group.id": "bench", "enable.auto.commit": False, **(large if tuned else {})})
+    try:
+        consumer.assign([TopicPartition(TOPIC, partition, 0) for partition in ends])
+        left, deadline = sum(ends.values()), time.monotonic() + 600
+        while left:
+            if tuned:
+                left -= len([message for message in consumer.consume(min(10_000, left), 1.0) if message.error() is None])
+            elif (message := consumer.poll(1.0)) is not None and message.error() is None:
+                left -= 1
+            if time.monotonic() > deadline:
+                raise RuntimeError(f"{left:,} records did not come within 600 s")
+    finally:
+        consumer.close()
+
+
+def cpu_s(pid: int) -> float:
+    fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+    return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
+
+
+class Turns:
+    """Best wall times, and the broker's CPU while each ran."""
+
+    def __init__(self, pid: int) -> None:
+        self._pid = pid
+        self.best_s: dict[str, float] = {}
+        self.broker_share: dict[str, float] = {}
+
+    def take(self, name: str, work: Callable[[], object], expected: object = None) -> None:
+        broker_s, began = cpu_s(self._pid), time.monotonic()
+        answer = work()
+        took_s, broker_s = time.monotonic() - began, cpu_s(self._pid) - broker_s
+        if answer != expected:
+            raise RuntimeError(f"{name}: {answer} instead of {expected}")
+        _CONSOLE.print(f"  {name}: {took_s:.2f} s, broker {broker_s / took_s:.0%} of a core")
+        if took_s < self.best_s.get(name, float("inf")):
+            self.best_s[name], self.broker_share[name] = took_s, broker_s / took_s
+
+
+def measured_scan(size_bytes: int) -> list[Measure]:
+    count = size_bytes // VALUE_BYTES
+    directory = Path(tempfile.mkdtemp(prefix="penstock-bench-"))
+    try:
+        arguments = ("--store", f"file:{directory / 'store'}", "--brokers", "1", "--log-level", "error")
+        with LocalCluster(arguments) as cluster:
+            state = cluster.state()
+            Kafka(state.bootstrap).create_topic(TOPIC, PARTITIONS, -1, {})
+            _CONSOLE.print(f"producing {count:,} records of {VALUE_BYTES} bytes")
+            produce(state.bootstrap, count)
+            ends = {item.partition: item.end_offset for item in until_settled(state.store_url, count)}
+            (directory / "parquet").mkdir()
+            write_parquet(state.store_url, directory / "parquet")
+            pid = cluster.brokers()[0].pid
+            assert pid is not None
+            turns = Turns(pid)
+            with spark_session() as spark:
+                _scan_in_turns(spark, turns, state.store_url, directory / "parquet", count)
+            for _ in range(2):
+                turns.take("consumer", lambda: consume(state.bootstrap, ends, tuned=False))
+                turns.take("tuned consumer", lambda: consume(state.bootstrap, ends, tuned=True))
+    finally:
+        shutil.rmtree(directory)
+    return _scan_measures(turns, count * VALUE_BYTES)
+
+
+def _scan_in_turns(spark: SparkSession, turns: Turns, store_url: str, parquet: Path, count: int) -> None:
+    total_bytes = count * VALUE_BYTES
+
+    def log(columns: str = "") -> DataFrame:
+        reader = spark.read.format("penstock").option("store", store_url).option("subscribe", TOPIC)
+        return (reader.option("columns", columns) if columns else reader).load()
+
+    def bytes_in(rows: DataFrame) -> int:
+        return int(rows.selectExpr("sum(length(value))").collect()[0][0])
+
+    def rows_in(rows: DataFrame) -> int:
+        return int(rows.selectExpr("count(partition + offset)").collect()[0][0])
+
+    for _ in range(PASSES):
+        turns.take("parquet", lambda: bytes_in(spark.read.parquet(str(parquet))), total_bytes)
+        turns.take("full", lambda: bytes_in(log()), total_bytes)
+        turns.take("value", lambda: bytes_in(log("value")), total_bytes)
+        turns.take("two columns", lambda: rows_in(log("partition,offset")), count)
+
+
+def _scan_measures(turns: Turns, size_bytes: int) -> list[Measure]:
+    speed = {name: size_bytes / best_s / 1e6 for name, best_s in turns.best_s.items()}
+    what = f"scan of {size_bytes / 1e9:.1f} GB of 1 KB records, local[{CORES}], sum(length(value))"
+    tuned = f"with large fetches and consume(10,000): {speed['tuned consumer']:,.0f} MB/s"
+    return [
+        Measure(f"{what} / the same from Parquet", speed["full"], "MB/s", 0.5, "higher", speed["parquet"]),
+        Measure("the same, with columns=value / Parquet", speed["value"], "MB/s", 0.5, "higher", speed["parquet"]),
+        Measure(
+            "the same scan / confluent-kafka counting through the broker", speed["full"], "MB/s", 3, "higher", speed["consumer"], tuned
+        ),
+        Measure("broker's CPU during that scan", turns.broker_share["full"] * 100, "% of a core", 5, "lower"),
+        Measure("scan of two columns / the full scan", speed["two columns"], "MB/s", 1.5, "higher", speed["full"]),
+    ]
+
+
+# --- freshness --------------------------------------------------------------------------------------------------------------------------
+
+
+class Sightings:
+    """When each record was acknowledged, and when a micro-batch had it in hand: seconds of the same clock."""
+
+    def __init__(self) -> None:
+        self.acknowledged: dict[bytes, float] = {}
+        self.seen: dict[bytes, float] = {}
+
+    def on_delivery(self, error: object, message: Any) -> None:  # noqa: ANN401 - a message of the client
+        if error is None:
+            self.acknowledged[message.key()] = time.monotonic()
+
+    def on_batch(self, rows: DataFrame, _batch_id: int) -> None:
+        keys = [bytes(row[0]) for row in rows.select("key").collect()]
+        now = time.monotonic()
+        for key in keys:
+            self.seen.setdefault(key, now)
+
+
+def measured_freshness() -> list[Measure]:
+    with (
+        tempfile.TemporaryDirectory(prefix="penstock-bench-") as checkpoint,
+        LocalCluster(("--brokers", "1", "--log-level", "error")) as cluster,
+        spark_session() as spark,
+    ):
+        state = cluster.state()
+        Kafka(state.bootstrap).create_topic(TOPIC, PARTITIONS, -1, {})
+        until_settled(state.store_url, 0)
+        sightings = Sightings()
+        rows = spark.readStream.format("penstock").option("store", state.store_url).option("subscribe", TOPIC)
+        rows = rows.option("startingOffsets", "earliest").option("columns", "key")
+        query = (
+            rows.load()
+            .writeStream.foreachBatch(sightings.on_batch)
+            .trigger(processingTime="1 second")
+            .option("checkpointLocation", checkpoint)
+            .start()
+        )
+        producer = Producer({"bootstrap.servers": state.bootstrap, "acks": "all", "linger.ms": 5})
+        try:
+            _warm_up(producer, sightings)
+            _send_steadily(producer, sightings)
+        finally:
+            query.stop()
+    late_s = [sightings.seen[key] - at for key, at in sightings.acknowledged.items() if key.startswith(b"r")]
+    note = f"{len(late_s):,} records, median {quantile(late_s, 0.5):.2f} s, worst {max(late_s):.2f} s"
+    return [Measure("acknowledged to visible in a 1-second micro-batch, p99", quantile(late_s, 0.99), "s", 3, "lower", note=note)]
+
+
+def _warm_up(producer: Producer, sightings: Sightings) -> None:
+    """The first micro-batches start workers and load code."""
+    for number in range(3):
+        key = b"warm-%d" % number
+        producer.produce(TOPIC, b"", key, on_delivery=sightings.on_delivery)
+        producer.flush(30)
+        _until_seen(sightings, {key}, 3 * FRESH_TIMEOUT_S)
+
+
+def _send_steadily(producer: Producer, sightings: Sightings) -> None:
+    began, keys = time.monotonic(), [b"r%d" % number for number in range(FRESH_RECORDS)]
+    for number, key in enumerate(keys):
+        while (wait_s := began + number / FRESH_PER_S - time.monotonic()) > 0:
+            producer.poll(wait_s)
+        producer.produce(TOPIC, b"x" * 100, key, number % PARTITIONS, on_delivery=sightings.on_delivery)
+    producer.flush(30)
+    _until_seen(sightings, set(keys), FRESH_TIMEOUT_S)
+
+
+def _until_seen(sightings: Sightings, keys: set[bytes], timeout_s: float) -> None:
+    deadline = time.monotonic() + timeout_s
+    while missing := len(keys - sightings.seen.keys()):
+        if time.monotonic() > deadline:
+            raise RuntimeError(f"{missing:,} records were not seen within {timeout_s:.0f} s")
+        time.sleep(0.05)
+
+
+# --- the run ----------------------------------------------------------------------------------------------------------------------------
+
+PARTS: Final = ("decode", "planning", "scan", "freshness")
+_UNITS: Final = {"KB": 10**3, "MB": 10**6, "GB": 10**9}
+
+
+def _bytes(text: str) -> int:
+    unit = text[-2:].upper()
+    return int(float(text[:-2]) * _UNITS[unit]) if unit in _UNITS else int(text)
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(prog="python -m benchmarks.spark", description=__doc__)
+    parser.add_argument("--bytes", type=_bytes, default="2GB", help="how much is scanned (default: 2GB)")
+    parser.add_argument("--only", default=",".join(PARTS), help=f"some of {', '.join(PARTS)}")
+    arguments = parser.parse_args()
+    works: dict[str, Callable[[], list[Measure]]] = {
+        "decode": decode,
+        "planning": planning,
+        "scan": lambda: measured_scan(arguments.bytes),
+        "freshness": measured_freshness,
+    }
+    measures: list[Measure] = []
+    for name in arguments.only.split(","):
+        _CONSOLE.print(f"measuring {name} ...")
+        measures += works[name]()
+    Console(width=160).print(table_of(measures))
+    record(measures, datetime.now(UTC).isoformat(timespec="seconds"))
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,54 @@
+"""Departure delays per carrier as the file has them, for comparing with what Spark reads out of the log.
+
+Invariant: counts and sums are whole numbers of minutes, a mean is their quotient as a float: so is Spark's, and equal means are equal bits.
+Pure.
+"""
+
+from collections.abc import Iterable
+from typing import Final, NamedTuple
+
+import msgspec
+
+from deploy.demo.flights import Flight
+
+
+class Delay(NamedTuple):
+    """departed: flights that have a departure delay, for some were cancelled. mean_minutes: None if all were."""
+
+    carrier: str
+    flights: int
+    departed: int
+    minutes: int
+    mean_minutes: float | None
+
+
+class _Value(msgspec.Struct):
+    carrier: str
+    dep_delay: int | None
+
+
+_decode: Final = msgspec.json.Decoder(_Value).decode
+
+
+def delays_in(flights: Iterable[Flight]) -> list[Delay]:
+    """By the names of the carriers."""
+    found: dict[str, tuple[int, int, int]] = {}
+    for flight in flights:
+        value = _decode(flight.value)
+        count, departed, minutes = found.get(value.carrier, (0, 0, 0))
+        delay = value.dep_delay
+        found[value.carrier] = (count + 1, departed + (delay is not None), minutes + (delay or 0))
+    return sorted(
+        Delay(carrier, count, departed, minutes, minutes / departed if departed else None)
+        for carrier, (count, departed, minutes) in found.items()
+    )
+
+
+def difference(file: list[Delay], spark: list[Delay]) -> str:
+    """In words; empty if there is none."""
+    if [item.carrier for item in file] != [item.carrier for item in spark]:
+        return f"Spark found other carriers: {', '.join(item.carrier for item in spark)}"
+    for have, got in zip(file, spark, strict=True):
+        if have != got:
+            return f"carrier {have.carrier}: the file has {have[1:]}, Spark found {got[1:]} (flights, departed, minutes, average)"
+    return ""

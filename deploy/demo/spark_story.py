@@ -1,0 +1,91 @@
+"""The story that `penstock demo --spark` tells: real records in, every broker killed for good, and Spark answers from the bucket alone.
+
+Invariant: it ends with `demo: OK N records` only if every carrier's flights, delays and average are those of the file to the last digit.
+"""
+
+import time
+from contextlib import ExitStack
+from pathlib import Path
+from typing import Final
+
+from rich.console import Console
+from rich.table import Table
+
+from deploy.cluster.handle import LocalCluster
+from deploy.demo import spark_job
+from deploy.demo.delays import Delay, delays_in, difference
+from deploy.demo.flights import read_flights
+from deploy.demo.story import PARTITIONS, TOPIC, Demo, airlines
+from deploy.errors import DeployError
+from deploy.kafka import Kafka
+
+STOP_TIMEOUT_S: Final = 10.0
+
+
+class SparkDemo(Demo):
+    """plot: where to write the picture."""
+
+    ARGUMENTS = (*Demo.ARGUMENTS, "--no-restart")
+
+    def __init__(self, limit: int, console: Console, plot: Path) -> None:
+        super().__init__(limit, console)
+        self._plot = plot
+
+    def _check(self) -> None:
+        super()._check()
+        spark_job.check_installed()
+        if not self._plot.absolute().parent.is_dir():
+            raise DeployError(f"there is no directory {self._plot.parent} for the plot")
+
+    def _tell(self, cluster: LocalCluster) -> str:
+        state = cluster.state()
+        self._note(f"clients connect to {state.bootstrap}; the bucket is {state.store}")
+        with self._step(f"Creating topic {TOPIC} with {PARTITIONS} partitions"):
+            Kafka(state.bootstrap).create_topic(TOPIC, PARTITIONS, -1, {})
+        self._produce(state.bootstrap)
+        self._end_brokers(cluster)
+        with ExitStack() as stack:
+            with self._step("Starting Spark on this machine"):
+                spark = stack.enter_context(spark_job.spark_session())
+            with self._step('spark.read.format("penstock"): average departure delay per carrier, straight from the bucket'):
+                began = time.monotonic()
+                found = spark_job.delays_of(spark, state.store_url, TOPIC)
+                took_s = time.monotonic() - began
+        self._note(f"{sum(item.flights for item in found):,} records in {took_s:.1f} s, start of Spark's Python workers included")
+        if any(broker.phase != "stopped" for broker in cluster.brokers()):
+            return "a broker is alive, so this shows nothing"
+        with self._step("Working out the same from the file, and comparing every digit"):
+            expected = delays_in(read_flights(self._limit))
+        self._show_delays(expected, found)
+        with self._step(f"Drawing {self._plot}"):
+            spark_job.draw(found, airlines(), self._plot)
+        return difference(expected, found)
+
+    def _end_brokers(self, cluster: LocalCluster) -> None:
+        brokers = cluster.brokers()
+        pids = ", ".join(str(broker.pid) for broker in brokers)
+        with self._step(f"kill -9 of every broker (pids {pids}), and nobody starts them again"):
+            cluster.kill(brokers)
+            cluster.wait_until(
+                lambda state: all(broker.phase == "stopped" for broker in state.of_role("broker")), STOP_TIMEOUT_S, "the end of the brokers"
+            )
+        self._note("what they had not merged yet lies in their write-ahead logs, in the bucket like everything else")
+
+    def _show_delays(self, file: list[Delay], spark: list[Delay]) -> None:
+        names, by_carrier = airlines(), {item.carrier: item for item in spark}
+        table = Table(header_style="bold", title="average departure delay, minutes", title_justify="left")
+        table.add_column("carrier")
+        table.add_column("name")
+        for title in ("flights", "from the file", "Spark, from the bucket"):
+            table.add_column(title, justify="right")
+        table.add_column("")
+        for item in sorted(file, key=lambda item: -(item.mean_minutes or 0)):
+            got = by_carrier.get(item.carrier)
+            verdict = "[green]equal" if got == item else "[red]DIFFERENT"
+            mean = "" if got is None else _shown(got)
+            table.add_row(item.carrier, names.get(item.carrier, ""), f"{item.flights:,}", _shown(item), mean, verdict)
+        self._console.print(table)
+
+
+def _shown(item: Delay) -> str:
+    return "" if item.mean_minutes is None else f"{item.mean_minutes:.6f}"

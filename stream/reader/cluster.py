@@ -1,0 +1,154 @@
+"""A cluster by the address of its store, for code without an event loop: which partitions there are, plans, where timestamps lie, leases.
+
+Invariant: a process has one view per cluster, which goes forward only; work is done on the reader's background loop. All that is remembered
+belongs to the process, so this object is only a name: it may be pickled. Every wait has a deadline. Nothing is asked of brokers.
+"""
+
+import asyncio
+import time
+from collections.abc import Sequence
+from contextlib import aclosing
+from dataclasses import dataclass
+from typing import Final
+from uuid import UUID
+from weakref import WeakKeyDictionary
+
+from stream.ids import Millis
+from stream.manifest.leases import HeldLease
+from stream.manifest.model import ManifestRoot
+from stream.manifest.plan import OffsetRange
+from stream.manifest.view import ClusterView, PartitionState
+from stream.reader.arrow import Array, pa, pc
+from stream.reader.errors import ObjectGone
+from stream.reader.read import read_slices
+from stream.reader.read_sync import BackgroundLoop, background
+from stream.reader.slices import Slice
+
+DEADLINE_S: Final = 300.0
+"""Of one look, whatever it needs; requests have shorter ones of their own."""
+
+LOOKUPS_MAX: Final = 16
+"""Partitions whose timestamps are looked up at once."""
+
+REPLANS_MAX: Final = 3
+"""Plans that are renewed in a row without one more record read. Objects of a fresh plan stay for a minute at least."""
+
+_TIMESTAMP: Final = pa.timestamp("us", tz="UTC")
+_views: "WeakKeyDictionary[BackgroundLoop, dict[tuple[str, str], ClusterView]]" = WeakKeyDictionary()
+
+
+@dataclass(frozen=True)
+class StoreCluster:
+    """cluster_id: empty if the store holds only one."""
+
+    store_url: str
+    cluster_id: str = ""
+
+    def partitions(self, topic: str) -> list[PartitionState]:
+        """As of now. Raises UnknownPartition, ManifestNotFound, SeveralClusters, InvalidStoreUrl, the store's errors; so do all below."""
+        return background().run(self._partitions(topic), DEADLINE_S)
+
+    def plan(self, ranges: Sequence[OffsetRange], timestamp_from_ms: int | None = None) -> list[Slice]:
+        """As of the last look. Raises as `ClusterView.plan`."""
+        return background().run(self._plan(ranges, timestamp_from_ms), DEADLINE_S)
+
+    def plan_anew(self, ranges: Sequence[OffsetRange]) -> list[Slice]:
+        """As of now."""
+        return background().run(self._plan_anew(ranges), DEADLINE_S)
+
+    def root(self) -> ManifestRoot:
+        """The manifest of the last look."""
+        return background().run(self._root(), DEADLINE_S)
+
+    def first_at(self, wanted: Sequence[tuple[OffsetRange, int]]) -> list[int | None]:
+        """In each range the first offset whose record is as young as the timestamp (ms), or None: Kafka's offsetsForTimes."""
+        return background().run(self._first_at(wanted), DEADLINE_S)
+
+    def lease(self, lease_id: UUID, root: ManifestRoot, ttl_ms: int, owner: str, *, renewed: bool) -> None:
+        """Keep the objects of `root` from being deleted, from now on for ttl_ms. Raises TooManyLeases, ObjectStoreError."""
+        background().run(self._lease(lease_id, root, ttl_ms, owner, renewed), DEADLINE_S)
+
+    def release(self, lease_id: UUID) -> None:
+        background().run(self._release(lease_id), DEADLINE_S)
+
+    # --- on the loop ------------------------------------------------------------------------------------------------------------------
+
+    async def view(self) -> ClusterView:
+        """Called on the loop, as all below."""
+        shared = background()
+        views = _views.setdefault(shared, {})
+        view = views.get((self.store_url, self.cluster_id))
+        if view is None:
+            view = views[self.store_url, self.cluster_id] = ClusterView(await shared.store(self.store_url), self.cluster_id)
+        return view
+
+    async def _partitions(self, topic: str) -> list[PartitionState]:
+        view = await self.view()
+        await view.refresh()
+        return await view.partitions([topic])
+
+    async def _plan(self, ranges: Sequence[OffsetRange], timestamp_from_ms: int | None) -> list[Slice]:
+        return await (await self.view()).plan(ranges, timestamp_from_ms=timestamp_from_ms)
+
+    async def _plan_anew(self, ranges: Sequence[OffsetRange]) -> list[Slice]:
+        view = await self.view()
+        await view.refresh()
+        return await view.plan(ranges)
+
+    async def _root(self) -> ManifestRoot:
+        return (await self.view()).root
+
+    async def _first_at(self, wanted: Sequence[tuple[OffsetRange, int]]) -> list[int | None]:
+        turns = asyncio.Semaphore(LOOKUPS_MAX)
+
+        async def look(item: OffsetRange, timestamp_ms: int) -> int | None:
+            async with turns:
+                return await self._first_of(item, timestamp_ms)
+
+        return await asyncio.gather(*(look(item, timestamp_ms) for item, timestamp_ms in wanted))
+
+    async def _first_of(self, wanted: OffsetRange, timestamp_ms: int) -> int | None:
+        """By the indexes to the object, by its blocks and batches to the record."""
+        view = await self.view()
+        for attempt in range(REPLANS_MAX + 1):
+            try:
+                return await self._read_to(await view.plan([wanted], timestamp_from_ms=timestamp_ms), timestamp_ms)
+            except ObjectGone as gone:
+                if attempt == REPLANS_MAX:
+                    raise
+                wanted = wanted._replace(start_offset=gone.slice.start_offset)
+                await view.refresh()
+        raise AssertionError("the last attempt raises")
+
+    async def _read_to(self, slices: Sequence[Slice], timestamp_ms: int) -> int | None:
+        store = await background().store(self.store_url)
+        for part in slices:
+            async with aclosing(read_slices(store, [part], ("offset", "timestamp"), min_timestamp_ms=timestamp_ms)) as batches:
+                async for batch in batches:
+                    index = first_not_before(batch.column("timestamp"), timestamp_ms)
+                    if index is not None:
+                        return int(batch.column("offset")[index].as_py())
+        return None
+
+    async def _lease(self, lease_id: UUID, root: ManifestRoot, ttl_ms: int, owner: str, renewed: bool) -> None:
+        held = await self._held(lease_id, owner)
+        await (held.renew if renewed else held.create)(root, ttl_ms)
+
+    async def _release(self, lease_id: UUID) -> None:
+        await (await self._held(lease_id, "")).release()
+
+    async def _held(self, lease_id: UUID, owner: str) -> HeldLease:
+        view = await self.view()
+        store = await background().store(self.store_url)
+        return HeldLease(store, view.cluster_id, lease_id, owner, _now_ms)
+
+
+def first_not_before(timestamps: Array, timestamp_ms: int) -> int | None:
+    """The index of the first row that is as young as that."""
+    young = pc.greater_equal(timestamps, pa.scalar(timestamp_ms * 1_000, _TIMESTAMP))
+    index = int(pc.index(young, True).as_py())
+    return None if index < 0 else index
+
+
+def _now_ms() -> Millis:
+    return Millis(time.time_ns() // 1_000_000)

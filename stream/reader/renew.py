@@ -1,0 +1,118 @@
+"""Read slices to their end although objects go meanwhile: what is gone is planned anew by its offsets.
+
+Invariants: every offset of the slices is given once, or there is an error that names it; whichever objects hold them, rows are the same.
+Renewed plans are of the newest manifest and of the same streams: a topic that was deleted and created again is a loss, not other rows.
+Source: `reference/spark.md` 7.3 and 7.4.
+"""
+
+import time
+from collections.abc import Callable, Generator, Mapping, Sequence
+from contextlib import closing
+from typing import Final
+
+import structlog
+
+from stream.errors import StreamError
+from stream.manifest.errors import OffsetsLost, TopicReplaced, UnknownPartition
+from stream.manifest.plan import OffsetRange
+from stream.reader.arrow import RecordBatch
+from stream.reader.cluster import REPLANS_MAX, StoreCluster
+from stream.reader.config import ReadConfig
+from stream.reader.errors import ObjectGone
+from stream.reader.read_sync import read_slices_sync
+from stream.reader.slices import Slice
+
+_log = structlog.get_logger(__name__)
+
+PAUSE_MS: Final = 1_000
+"""Between plans that led to nothing: the next manifest comes a second later."""
+
+Lost = Callable[[StreamError], None]
+"""Told what can not be read any more: OffsetsLost, UnknownPartition or TopicReplaced. It raises, or those offsets are left out."""
+
+Planner = Callable[[Sequence[OffsetRange]], list[Slice]]
+
+
+def refuse(error: StreamError) -> None:
+    """A loss is an error."""
+    raise error
+
+
+def read_renewed(
+    cluster: StoreCluster,
+    slices: Sequence[Slice],
+    columns: Sequence[str],
+    config: ReadConfig | None = None,
+    *,
+    min_timestamp_ms: int | None = None,
+    pause_ms: int = PAUSE_MS,
+    lost: Lost = refuse,
+) -> Generator[RecordBatch, None, None]:
+    """As `read_slices_sync`. Raises ObjectGone only if objects go faster than plans are renewed; OffsetsMissing, ReadError."""
+    tries = 0
+    while slices:
+        try:
+            with closing(read_slices_sync(cluster.store_url, slices, columns, config=config, min_timestamp_ms=min_timestamp_ms)) as batches:
+                yield from batches
+            return
+        except ObjectGone as gone:
+            left = (gone.slice, *gone.remaining)
+            tries = 1 if _has_advanced(slices, left) else tries + 1
+            if tries > REPLANS_MAX:
+                raise
+            if tries > 1:
+                time.sleep(pause_ms / 1_000)
+            _log.info("plan_renewed", key=gone.slice.key, slices=len(left))
+        slices = planned_anew(cluster.plan_anew, left, lost)
+
+
+def planned_anew(plan: Planner, left: Sequence[Slice], lost: Lost = refuse) -> list[Slice]:
+    """The same offsets, in the objects that hold them now."""
+    return planned(plan, ranges_of(left), {(part.topic, part.partition): part.stream_id for part in left}, lost)
+
+
+def planned(plan: Planner, ranges: Sequence[OffsetRange], streams: Mapping[tuple[str, int], int], lost: Lost = refuse) -> list[Slice]:
+    """Slices of these streams and no others. Raises as `ClusterView.plan`."""
+    while ranges:
+        try:
+            slices = plan(ranges)
+        except UnknownPartition as error:
+            lost(error)
+            ranges = [item for item in ranges if item.topic != error.topic or error.partition not in {None, item.partition}]
+        except OffsetsLost as error:
+            lost(error)
+            ranges = [_from(item, error) for item in ranges]
+            ranges = [item for item in ranges if item.start_offset < item.end_offset]
+        else:
+            return _same_streams(slices, streams, lost)
+    return []
+
+
+def ranges_of(slices: Sequence[Slice]) -> list[OffsetRange]:
+    """Slices that follow one another are one range."""
+    ranges: list[OffsetRange] = []
+    for part in slices:
+        item = OffsetRange(part.topic, part.partition, part.start_offset, part.end_offset)
+        last = ranges[-1] if ranges else None
+        if last is not None and last[:2] == item[:2] and last.end_offset == item.start_offset:
+            ranges[-1] = last._replace(end_offset=item.end_offset)
+        else:
+            ranges.append(item)
+    return ranges
+
+
+def _same_streams(slices: list[Slice], streams: Mapping[tuple[str, int], int], lost: Lost) -> list[Slice]:
+    others = sorted({part.topic for part in slices if part.stream_id != streams[part.topic, part.partition]})
+    for topic in others:
+        lost(TopicReplaced(topic))
+    return [part for part in slices if part.topic not in others]
+
+
+def _has_advanced(before: Sequence[Slice], left: Sequence[Slice]) -> bool:
+    return len(left) < len(before) or left[0].start_offset > before[0].start_offset
+
+
+def _from(item: OffsetRange, error: OffsetsLost) -> OffsetRange:
+    if (item.topic, item.partition) != (error.topic, error.partition):
+        return item
+    return item._replace(start_offset=max(item.start_offset, error.log_start))

@@ -1,0 +1,207 @@
+"""`scan`: a topic, or a range of it, as Arrow batches from the store alone. For pandas, Polars, DuckDB and programs of one's own.
+
+Invariants: what is read is decided once, by offsets, when `scan` is called: every pass over it gives the same rows, each offset once, in
+offset order within a partition, whatever compaction does meanwhile. What was acknowledged when `scan` was called is in it (WAL tails are
+read). A pass that lasts holds a lease; without one (a store that may only be read) it goes on and plans anew where objects went.
+Uncommitted transactional records are given too (`read_uncommitted`, as Kafka's consumers do unless told). Cost: a look into the manifest,
+then about three parts of input and one Arrow batch of memory.
+"""
+
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import closing
+from datetime import UTC, datetime, timedelta
+from typing import Final, TypeAlias
+from uuid import UUID, uuid4
+
+import structlog
+
+from objectstore.errors import ObjectStoreError
+from stream.manifest.errors import OffsetsLost, OffsetsMissing, TooManyLeases, UnknownPartition
+from stream.manifest.model import ManifestRoot
+from stream.manifest.plan import OffsetRange
+from stream.manifest.view import PartitionState
+from stream.reader.arrow import RecordBatch, RecordBatchReader, Schema, Table, pa
+from stream.reader.cluster import StoreCluster
+from stream.reader.columns import DEFAULT, arrow_schema
+from stream.reader.config import ReadConfig
+from stream.reader.renew import planned, read_renewed
+
+_log = structlog.get_logger(__name__)
+
+Place: TypeAlias = str | int | datetime | Mapping[int, int]
+"""Where in each partition: `earliest`, `latest`, an offset, a moment (the first record that is as young), or an offset for each of them."""
+
+LEASE_AFTER_S: Final = 30.0
+"""A pass that lasts longer holds a lease. Before, the delete grace of a minute protects it, and short passes cost no PUT."""
+
+LEASE_TTL_MS: Final = 600_000
+LEASE_RENEW_S: Final = 200.0
+_EPOCH: Final = datetime.fromtimestamp(0, UTC)
+
+
+def scan(
+    store_url: str,
+    topic: str,
+    *,
+    partitions: Sequence[int] | None = None,
+    start: Place = "earliest",
+    end: Place = "latest",
+    columns: Sequence[str] | None = None,
+    cluster_id: str = "",
+    config: ReadConfig | None = None,
+) -> "Scan":
+    """Decide what to read; reading begins with the first batch that is asked for.
+
+    store_url: `s3://BUCKET?endpoint=URL`, `file:DIR`. partitions: all, or those that a mapping names. end: exclusive. columns: as in
+    Kafka's source for Spark, `headers` only if named. cluster_id: needed only if the store holds several. config: rows and bytes of a
+    batch, and other limits. Raises ValueError, UnknownPartition, OffsetsLost, OffsetsMissing, ManifestNotFound, SeveralClusters,
+    ObjectStoreError.
+    """
+    chosen = DEFAULT if columns is None else tuple(columns)
+    schema = arrow_schema(chosen)
+    cluster = StoreCluster(store_url, cluster_id)
+    states = _chosen(topic, cluster.partitions(topic), _numbers(partitions, start, end))
+    starts, ends = _offsets(cluster, states, start), _offsets(cluster, states, end)
+    ranges = [_range(state, low, high) for state, low, high in zip(states, starts, ends, strict=True)]
+    streams = {(topic, state.partition): int(state.stream_id) for state in states}
+    return Scan(cluster, ranges, streams, schema, config)
+
+
+class Scan:
+    """Fixed ranges of offsets. Iterate it (any number of times), or hand it to whatever takes an Arrow stream.
+
+    polars.from_arrow(scan), duckdb.sql("SELECT count(*) FROM scan"), scan.to_table().to_pandas().
+    """
+
+    def __init__(
+        self,
+        cluster: StoreCluster,
+        ranges: Sequence[OffsetRange],
+        streams: Mapping[tuple[str, int], int],
+        schema: Schema,
+        config: ReadConfig | None = None,
+    ) -> None:
+        """Made by `scan`. streams: the ids of those that the partitions had then."""
+        self._cluster = cluster
+        self._ranges = tuple(ranges)
+        self._streams = dict(streams)
+        self._config = config
+        self.schema = schema
+
+    @property
+    def offsets(self) -> dict[int, tuple[int, int]]:
+        """Partition to [start, end)."""
+        return {item.partition: (item.start_offset, item.end_offset) for item in self._ranges}
+
+    def __iter__(self) -> Iterator[RecordBatch]:
+        """Close the iterator if it is not exhausted.
+
+        Raises OffsetsLost, OffsetsMissing, UnknownPartition, TopicReplaced, ReadError (damage), ObjectStoreError.
+        """
+        ranges = [item for item in self._ranges if item.start_offset < item.end_offset]
+        if not ranges:
+            return
+        slices = planned(self._cluster.plan_anew, ranges, self._streams)
+        batches = read_renewed(self._cluster, slices, self.schema.names, self._config)
+        with closing(batches), closing(ScanLease(self._cluster)) as lease:
+            for batch in batches:
+                yield batch
+                lease.keep()
+
+    def __arrow_c_stream__(self, requested_schema: object = None) -> object:
+        """Arrow's PyCapsule protocol: DuckDB, Polars, pandas and others read from here."""
+        return self.to_reader().__arrow_c_stream__(requested_schema)
+
+    def to_reader(self) -> RecordBatchReader:
+        """A pyarrow.RecordBatchReader over one pass."""
+        return pa.RecordBatchReader.from_batches(self.schema, iter(self))
+
+    def to_table(self) -> Table:
+        """Everything, in memory."""
+        return pa.Table.from_batches(iter(self), self.schema)
+
+    def __repr__(self) -> str:
+        places = ", ".join(f"{topic}-{partition} [{start}, {end})" for topic, partition, start, end in self._ranges[:4])
+        return f"Scan({places}{', ...' if len(self._ranges) > 4 else ''})"
+
+
+class ScanLease:
+    """Of one pass: taken when it has lasted, renewed between batches, released at its end. Never fails: plans are renewed without it."""
+
+    def __init__(self, cluster: StoreCluster, now_s: Callable[[], float] = time.monotonic) -> None:
+        self._cluster = cluster
+        self._now_s = now_s
+        self._root: ManifestRoot = cluster.root()
+        self._due_s = now_s() + LEASE_AFTER_S
+        self._lease_id: UUID | None = None
+
+    def keep(self) -> None:
+        if self._now_s() < self._due_s:
+            return
+        self._due_s = self._now_s() + LEASE_RENEW_S
+        lease_id, is_held = self._lease_id or uuid4(), self._lease_id is not None
+        try:
+            self._cluster.lease(lease_id, self._root, LEASE_TTL_MS, "scan", renewed=is_held)
+            self._lease_id = lease_id
+        except (TooManyLeases, ObjectStoreError, TimeoutError) as error:
+            _log.warning("scan_without_lease", error=str(error), hint="objects that go meanwhile are planned anew")
+
+    def close(self) -> None:
+        if self._lease_id is not None:
+            try:
+                self._cluster.release(self._lease_id)
+            except (ObjectStoreError, TimeoutError) as error:
+                _log.warning("scan_lease_not_released", error=str(error), hint="it expires by itself")
+
+
+def _numbers(partitions: Sequence[int] | None, start: Place, end: Place) -> list[int] | None:
+    """The partitions that are asked for; None: all."""
+    if partitions is not None and len(set(partitions)) != len(partitions):
+        raise ValueError(f"partitions {list(partitions)}: each once")
+    named = [set(item) for item in (start, end) if isinstance(item, Mapping)]
+    if partitions is None and named:
+        partitions = sorted(named[0])
+    if partitions is not None and any(not set(partitions) <= item for item in named):
+        raise ValueError(f"start and end must each name an offset for every partition of {sorted(partitions)}")
+    return None if partitions is None else sorted(partitions)
+
+
+def _chosen(topic: str, states: Sequence[PartitionState], numbers: Sequence[int] | None) -> list[PartitionState]:
+    existing = {state.partition: state for state in states}
+    for number in numbers or ():
+        if number not in existing:
+            raise UnknownPartition(topic, number)
+    return [existing[number] for number in (sorted(existing) if numbers is None else numbers)]
+
+
+def _offsets(cluster: StoreCluster, states: Sequence[PartitionState], place: Place) -> list[int]:
+    """Of each partition."""
+    if place == "earliest":
+        return [state.log_start for state in states]
+    if place == "latest":
+        return [state.end_offset for state in states]
+    if isinstance(place, datetime):
+        if place.tzinfo is None:
+            raise ValueError(f"{place!r} has no time zone")
+        timestamp_ms = -((_EPOCH - place) // timedelta(milliseconds=1))
+        wanted = [(OffsetRange(state.topic, state.partition, state.log_start, state.end_offset), timestamp_ms) for state in states]
+        found = cluster.first_at(wanted)
+        return [state.end_offset if offset is None else offset for state, offset in zip(states, found, strict=True)]
+    if isinstance(place, Mapping):
+        return [place[state.partition] for state in states]
+    if isinstance(place, str):
+        raise ValueError(f"{place!r} is no place in a topic: 'earliest', 'latest', an offset, a datetime, or {{partition: offset}}")
+    return [place] * len(states)
+
+
+def _range(state: PartitionState, start: int, end: int) -> OffsetRange:
+    """Raises unless it lies in the partition as it is now."""
+    topic, partition = state.topic, state.partition
+    if start < 0 or end < start:
+        raise ValueError(f"{topic}-{partition}: [{start}, {end}) is no range of offsets")
+    if start < state.log_start:
+        raise OffsetsLost(topic, partition, start, min(end, state.log_start), state.log_start)
+    if end > state.end_offset:
+        raise OffsetsMissing(topic, partition, max(start, state.end_offset), end)
+    return OffsetRange(topic, partition, start, end)

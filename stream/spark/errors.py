@@ -1,0 +1,31 @@
+"""What a Spark job is told. Kafka's source words them (`kafka-error-conditions.json`, `KafkaSourceProvider`); so do we, where it has words.
+
+Must survive pickling: executors raise them, drivers show them.
+"""
+
+from stream.errors import StreamError
+
+_LOSS = (
+    "Some data may have been lost because they are not available in Kafka any more; either the data was aged out by Kafka or the topic may "
+    "have been deleted before all the data in the topic was processed. If you don't want your streaming query to fail on such cases, set "
+    "the source option failOnDataLoss to false. Reason: "
+)
+
+
+class InvalidOption(StreamError, ValueError):
+    """An option, or a combination of them, that can not be."""
+
+
+class OffsetsMismatch(StreamError):
+    """Offsets that contradict each other, or the partitions that exist."""
+
+
+class DataLoss(StreamError):
+    """Offsets that were promised can not be read any more, and `failOnDataLoss` is true."""
+
+    def __init__(self, reason: str) -> None:
+        super().__init__(_LOSS + reason)
+        self.reason = reason
+
+    def __reduce__(self) -> tuple[type["DataLoss"], tuple[str]]:
+        return DataLoss, (self.reason,)

@@ -1,0 +1,94 @@
+"""Conditions that Spark pushes down, and what they leave of partitions, offsets and objects.
+
+Invariant: what is claimed is enforced exactly: topic and partition when planning, offset and timestamp row by row after pruning. None of
+the four columns is ever null. Timestamps are microseconds since 1970, as in Arrow. Source: `reference/spark.md` 2.4.
+"""
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Final, Literal, NamedTuple
+
+Operator = Literal["=", "<", "<=", ">", ">=", "in"]
+PUSHED_COLUMNS: Final = ("topic", "partition", "offset", "timestamp")
+
+
+class Condition(NamedTuple):
+    """value: text for `topic`, a number for the others; for "in" a tuple of them."""
+
+    column: str
+    operator: Operator
+    value: Any
+    negated: bool = False
+
+
+_HOLDS: Final[Mapping[str, Callable[[Any, Any], bool]]] = {
+    "=": lambda have, value: have == value,
+    "<": lambda have, value: have < value,
+    "<=": lambda have, value: have <= value,
+    ">": lambda have, value: have > value,
+    ">=": lambda have, value: have >= value,
+    "in": lambda have, value: have in value,
+}
+_OPPOSITE: Final[Mapping[str, Operator]] = {"<": ">=", "<=": ">", ">": "<=", ">=": "<"}
+
+
+@dataclass(frozen=True, slots=True)
+class Pushed:
+    """All of the conditions must hold."""
+
+    conditions: Sequence[Condition] = ()
+
+    def selects(self, topic: str, partition: int) -> bool:
+        return all(
+            _HOLDS[item.operator](topic if item.column == "topic" else partition, item.value) != item.negated
+            for item in self.conditions
+            if item.column in {"topic", "partition"}
+        )
+
+    def offsets(self, start: int, end: int) -> tuple[int, int]:
+        """What the conditions leave of [start, end); there may be less in it."""
+        low, high = self._bounds("offset")
+        return max(start, low if low is not None else start), min(end, high + 1 if high is not None else end)
+
+    @property
+    def timestamp_from_ms(self) -> int | None:
+        """Objects and batches with nothing as young as that hold no row."""
+        low, _ = self._bounds("timestamp")
+        return None if low is None else low // 1_000
+
+    @property
+    def of_rows(self) -> list[Condition]:
+        """What has to be looked at row by row."""
+        return [item for item in self.conditions if item.column in {"offset", "timestamp"}]
+
+    def _bounds(self, column: str) -> tuple[int | None, int | None]:
+        """The lowest and the highest value that may hold."""
+        lows: list[int] = []
+        highs: list[int] = []
+        for item in self.conditions:
+            if item.column == column:
+                low, high = _bounds(item)
+                lows += [] if low is None else [low]
+                highs += [] if high is None else [high]
+        return max(lows, default=None), min(highs, default=None)
+
+
+def _bounds(item: Condition) -> tuple[int | None, int | None]:
+    operator = item.operator
+    if item.negated:
+        if operator not in _OPPOSITE:
+            return None, None
+        operator = _OPPOSITE[operator]
+    match operator:
+        case "=":
+            return item.value, item.value
+        case "in":
+            return min(item.value, default=0), max(item.value, default=-1)
+        case "<":
+            return None, item.value - 1
+        case "<=":
+            return None, item.value
+        case ">":
+            return item.value + 1, None
+        case ">=":
+            return item.value, None

@@ -1,0 +1,229 @@
+"""`scan`: what clients consume through brokers, read from the store alone, in whatever takes an Arrow stream."""
+
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from typing import Any
+
+import duckdb
+import pyarrow as pa
+import pytest
+import structlog
+from support.threaded_cluster import Row, ThreadedCluster
+
+from stream.manifest.errors import OffsetsMissing, TopicReplaced, UnknownPartition
+from stream.manifest.plan import OffsetRange
+from stream.reader import Scan, scan
+from stream.reader.cluster import StoreCluster
+from stream.reader.columns import NAMES
+from stream.reader.config import ReadConfig
+from stream.reader.topic_scan import ScanLease
+
+PARTITIONS = 3
+COUNT = 900
+BASE_MS = 1_700_000_000_000
+ONE_BY_ONE = ReadConfig(gets_in_flight_max=1, parts_ahead_max=1, part_bytes_max=1, gap_bytes_max=0, rows_max=50)
+"""So that little is read ahead, and most objects are asked for late."""
+
+
+@pytest.fixture(scope="module")
+def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ThreadedCluster]:
+    with ThreadedCluster(tmp_path_factory.mktemp("cluster")) as started:
+        yield started
+
+
+def create(cluster: ThreadedCluster, topic: str, partitions: int) -> None:
+    """And wait for the manifest that names it."""
+    cluster.create(topic, partitions)
+    deadline = time.monotonic() + 30
+    while True:
+        try:
+            scan(cluster.store_url, topic)
+        except UnknownPartition:
+            assert time.monotonic() < deadline
+        else:
+            return
+
+
+def records(topic: str, first: int, count: int) -> Iterator[dict[str, Any]]:
+    for i in range(first, first + count):
+        headers: list[tuple[str, Any]] = [("n", b"%d" % i), ("null", None)][: i % 3]
+        value = None if i % 11 == 0 else b"%d" % i * (i % 7)
+        yield {
+            "topic": topic, "partition": i % PARTITIONS, "key": None if i % 5 == 0 else b"k%d" % i, "value": value,
+            "timestamp": BASE_MS + i, "headers": headers,
+        }  # fmt: skip
+
+
+@pytest.fixture(scope="module")
+def topic(cluster: ThreadedCluster) -> str:
+    create(cluster, "t", PARTITIONS)
+    for number, codec in enumerate(("none", "gzip", "snappy", "lz4", "zstd")):
+        cluster.produce(records("t", number * COUNT // 5, COUNT // 5), **{"compression.type": codec})
+    return "t"
+
+
+def rows_of(table: pa.Table) -> list[Row]:
+    """Of all columns, as a consumer's."""
+    at = table.schema.get_field_index("timestamp")
+    found: list[Row] = []
+    for row in table.set_column(at, "timestamp", table["timestamp"].cast(pa.int64())).to_pylist():
+        headers = None if row["headers"] is None else tuple((item["key"], item["value"]) for item in row["headers"])
+        timestamp_ms = row["timestamp"] // 1_000
+        found.append(
+            (
+                row["key"], row["value"], row["topic"], row["partition"], row["offset"], timestamp_ms, row["timestampType"],
+                headers,
+            )
+        )  # fmt: skip
+    return found
+
+
+def offsets(found: Scan) -> dict[int, list[int]]:
+    rows = found.to_table().to_pylist()
+    return {number: [row["offset"] for row in rows if row["partition"] == number] for number in found.offsets}
+
+
+def test_a_scan_is_what_a_consumer_gets_the_tail_of_the_wal_included(cluster: ThreadedCluster, topic: str) -> None:
+    found = scan(cluster.store_url, topic, columns=NAMES)
+    consumed = cluster.consume(topic, PARTITIONS, COUNT)
+    assert rows_of(found.to_table()) == consumed
+    cluster.produce(records(topic, COUNT, 30))
+    assert rows_of(found.to_table()) == consumed, "a scan is of fixed offsets"
+    longer = scan(cluster.store_url, topic, columns=NAMES).to_table()
+    assert longer.num_rows == COUNT + 30, "what was acknowledged is there at once"
+    create(cluster, "empty", 1)
+    assert scan(cluster.store_url, "empty").to_table().num_rows == 0
+
+
+def test_ranges_by_offset_by_timestamp_and_by_partition(cluster: ThreadedCluster, topic: str) -> None:
+    url = cluster.store_url
+    assert offsets(scan(url, topic, start=10, end=20)) == {number: list(range(10, 20)) for number in range(PARTITIONS)}
+    assert offsets(scan(url, topic, partitions=[2], start=7, end={2: 9})) == {2: [7, 8]}
+    assert offsets(scan(url, topic, start={1: 5, 0: 0}, end={0: 0, 1: 7})) == {0: [], 1: [5, 6]}
+    assert offsets(scan(url, topic, partitions=[0], start="latest")) == {0: []}
+    moment = datetime.fromtimestamp(BASE_MS // 1_000, UTC)
+    by_time = scan(url, topic, start=moment + timedelta(milliseconds=300), end=moment + timedelta(milliseconds=330), columns=["timestamp"])
+    found = [int(row["timestamp"].timestamp() * 1_000 + 0.5) - BASE_MS for row in by_time.to_table().to_pylist()]
+    assert sorted(found) == list(range(300, 330))
+    assert scan(url, topic, start=moment + timedelta(days=1)).to_table().num_rows == 0
+
+
+@pytest.mark.parametrize(
+    ("arguments", "error"),
+    [
+        ({"topic": "none"}, UnknownPartition),
+        ({"partitions": [7]}, UnknownPartition),
+        ({"end": 10**9}, OffsetsMissing),
+        ({"start": 10**9}, ValueError),
+        ({"start": 5, "end": 4}, ValueError),
+        ({"start": {0: 1}, "end": {1: 2}}, ValueError),
+        ({"start": "begin"}, ValueError),
+        ({"start": datetime(2020, 1, 1)}, ValueError),  # noqa: DTZ001 - the point
+        ({"columns": ["offset", "offset"]}, ValueError),
+        ({"columns": ["body"]}, ValueError),
+    ],
+)
+def test_what_can_not_be_read_is_refused(cluster: ThreadedCluster, topic: str, arguments: dict[str, Any], error: type[Exception]) -> None:
+    with pytest.raises(error):
+        scan(cluster.store_url, **{"topic": topic} | arguments)
+
+
+def test_a_topic_that_was_deleted_and_created_again_is_not_read_for_the_old_one(cluster: ThreadedCluster) -> None:
+    create(cluster, "short", PARTITIONS)
+    cluster.produce(records("short", 0, 60))
+    before = scan(cluster.store_url, "short")
+    streams = stream_ids(cluster)
+    cluster.delete("short")
+    create(cluster, "short", PARTITIONS)
+    deadline = time.monotonic() + 30
+    while stream_ids(cluster) == streams:
+        assert time.monotonic() < deadline
+    cluster.produce(records("short", 0, 90))
+    with pytest.raises(TopicReplaced):
+        before.to_table()
+
+
+def stream_ids(cluster: ThreadedCluster) -> set[int]:
+    """As a reader has them that may be a second behind; it may also see that there is none."""
+    try:
+        return {state.stream_id for state in StoreCluster(cluster.store_url).partitions("short")}
+    except UnknownPartition:
+        return set()
+
+
+def test_whatever_takes_an_arrow_stream_takes_a_scan(cluster: ThreadedCluster, topic: str) -> None:
+    found = scan(cluster.store_url, topic, columns=["partition", "offset", "value"], end=100)
+    expected = [(number, 100, 4950) for number in range(PARTITIONS)]
+    query = 'SELECT partition, count(*), sum("offset")::BIGINT FROM source GROUP BY partition ORDER BY partition'
+    with duckdb.connect() as database:
+        for source in (found, found.to_reader(), found.to_table()):
+            database.register("source", source)
+            assert database.sql(query).fetchall() == expected
+    reader = found.to_reader()
+    assert isinstance(reader, pa.RecordBatchReader)
+    assert reader.schema == found.schema
+    frame = found.to_table().to_pandas()
+    assert frame.groupby("partition")["offset"].sum().to_dict() == dict.fromkeys(range(PARTITIONS), 4950)
+
+
+def test_a_scan_survives_that_its_objects_are_merged_and_deleted(cluster: ThreadedCluster) -> None:
+    create(cluster, "merged", 1)
+    for number in range(12):
+        cluster.produce({"topic": "merged", "partition": 0, "value": b"%d" % i} for i in range(number * 100, number * 100 + 100))
+    found = scan(cluster.store_url, "merged", columns=["offset", "value"], config=ONE_BY_ONE)
+    keys = {part.key for part in StoreCluster(cluster.store_url).plan([OffsetRange("merged", 0, 0, 1_200)])}
+    with structlog.testing.capture_logs() as logs:
+        batches = iter(found)
+        rows = next(batches).to_pylist()
+        deadline = time.monotonic() + 60
+        while keys & cluster.run(keys_of(cluster)):
+            cluster.produce([{"topic": "merged", "partition": 0, "value": b"later"}])
+            assert time.monotonic() < deadline
+            time.sleep(0.1)  # a pace: the store is looked at, there is nothing to wait on
+        for batch in batches:
+            rows += batch.to_pylist()
+    assert rows == [{"offset": i, "value": b"%d" % i} for i in range(1_200)]
+    assert any(entry["event"] == "plan_renewed" for entry in logs)
+
+
+async def keys_of(cluster: ThreadedCluster) -> set[str]:
+    return {info.key async for info in cluster.store.list("wal/")}
+
+
+def test_a_long_pass_holds_a_lease_that_is_gone_at_its_end(cluster: ThreadedCluster, topic: str) -> None:
+    async def leases() -> list[str]:
+        return [info.key async for info in cluster.store.list("leases/")]
+
+    source = StoreCluster(cluster.store_url)
+    source.partitions(topic)
+    now = [0.0]
+    lease = ScanLease(source, lambda: now[0])
+    lease.keep()
+    assert cluster.run(leases()) == [], "short passes cost nothing"
+    for now[0] in (31.0, 100.0, 300.0):
+        lease.keep()
+        assert len(cluster.run(leases())) == 1
+    lease.close()
+    assert cluster.run(leases()) == []
+
+
+def test_a_program_that_ends_leaves_nothing_open_and_says_nothing(cluster: ThreadedCluster, topic: str, tmp_path: Path) -> None:
+    code = (
+        "import sys; from stream.reader import scan; from stream.manifest.errors import ManifestNotFound\n"
+        "try: scan(sys.argv[1], 't')\n"
+        "except ManifestNotFound: print(scan(sys.argv[2], 't', end=5).to_table().num_rows)"
+    )
+    command = [sys.executable, "-c", code, f"file:{tmp_path}", cluster.store_url]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=True)
+    assert (done.stdout, done.stderr) == (f"{5 * PARTITIONS}\n", "")
+
+
+def test_readers_of_a_local_directory_need_no_server(tmp_path: Path) -> None:
+    from stream.manifest.errors import ManifestNotFound
+
+    with pytest.raises(ManifestNotFound):
+        scan(f"file:{tmp_path}", "t")

@@ -1,0 +1,195 @@
+"""Batch queries give what a Kafka consumer gets through the brokers."""
+
+from collections.abc import Sequence
+
+import pytest
+from pyspark.errors import AnalysisException, PythonException
+from pyspark.sql import DataFrame, DataFrameReader, SparkSession
+from support.spark_rows import rows_of
+from support.threaded_cluster import Row, ThreadedCluster
+
+from stream.spark.source import register
+
+PARTITIONS = 3
+T0_MS = 1_700_000_000_000
+
+
+def reader(spark: SparkSession, cluster: ThreadedCluster, **options: object) -> DataFrameReader:
+    given = {"store": cluster.store_url, "subscribe": "flights", "kafka.bootstrap.servers": "ignored:9092", **options}
+    return spark.read.format("penstock").options(**{name: str(value) for name, value in given.items()})
+
+
+def places(frame: DataFrame) -> list[tuple[int, int]]:
+    return sorted((row["partition"], row["offset"]) for row in frame.select("partition", "offset").collect())
+
+
+@pytest.fixture(scope="module")
+def consumed(cluster: ThreadedCluster) -> Sequence[Row]:
+    cluster.create("flights", PARTITIONS)
+    count = 0
+    for codec in ("none", "lz4", "zstd", "gzip", "snappy"):
+        count += cluster.produce(
+            [
+                {
+                    "topic": "flights",
+                    "partition": number % PARTITIONS,
+                    "key": None if number % 7 == 0 else b"k%d" % number,
+                    "value": None if number % 11 == 0 else b"%s-%d" % (codec.encode(), number) * 5,
+                    "timestamp": T0_MS + number * 1_000,
+                    "headers": [("a", b"%d" % number), ("b", None)] if number % 5 == 0 else None,
+                }
+                for number in range(300)
+            ],
+            **{"compression.type": codec},
+        )
+    return cluster.consume("flights", PARTITIONS, count)
+
+
+def test_rows_are_those_of_a_consumer(spark: SparkSession, cluster: ThreadedCluster, consumed: Sequence[Row]) -> None:
+    assert rows_of(reader(spark, cluster, includeHeaders="true").load()) == list(consumed)
+
+
+def test_a_choice_of_columns_by_schema_or_option(spark: SparkSession, cluster: ThreadedCluster, consumed: Sequence[Row]) -> None:
+    by_schema = reader(spark, cluster).schema("offset bigint, partition int, headers array<struct<key:string,value:binary>>").load()
+    assert by_schema.columns == ["offset", "partition", "headers"]
+    assert sorted((row["partition"], row["offset"]) for row in by_schema.collect()) == [row[3:5] for row in consumed]
+    by_option = reader(spark, cluster, columns="timestamp,value").load()
+    assert by_option.columns == ["timestamp", "value"]
+    assert by_option.selectExpr("sum(length(value))").first()[0] == sum(len(row[1] or b"") for row in consumed)
+
+
+@pytest.mark.parametrize(("schema", "text"), [
+    ("offset string", "column offset of the schema must be bigint and nullable, got string"),
+    ("ofset bigint", "the schema names the unknown column 'ofset': choose of key, value, topic, .* did you mean offset"),
+    ("offset bigint not null", "column offset of the schema must be bigint and nullable, got bigint not null"),
+])  # fmt: skip
+def test_a_schema_that_the_source_does_not_have(
+    spark: SparkSession, cluster: ThreadedCluster, consumed: Sequence[Row], schema: str, text: str
+) -> None:
+    with pytest.raises(AnalysisException, match=text):
+        reader(spark, cluster).schema(schema).load().collect()
+
+
+@pytest.mark.parametrize(("options", "text"), [
+    ({"startingOffsets": "latest"}, "starting offset can't be latest for batch queries on Kafka"),
+    ({"startingOffsets": '{"flights":{"0":0}}'}, r"Specified: Set\(flights-0\) Assigned: Set\(flights-0, flights-1, flights-2\)"),
+    ({"startingTimestamp": T0_MS + 10**9}, f"No offset matched from request of topic-partition flights-. and timestamp {T0_MS + 10**9}"),
+    ({"store": "s4://x"}, "option 'store': .*it does not begin with s3:, file: or memory:"),
+])  # fmt: skip
+def test_options_that_can_not_be(
+    spark: SparkSession, cluster: ThreadedCluster, consumed: Sequence[Row], options: dict[str, object], text: str
+) -> None:
+    with pytest.raises(AnalysisException, match=text):
+        reader(spark, cluster, **options).load().collect()
+
+
+def test_topics_by_pattern_and_by_assignment(spark: SparkSession, cluster: ThreadedCluster, consumed: Sequence[Row]) -> None:
+    cluster.create("flowers", 1)
+    cluster.produce([{"topic": "flowers", "value": b"rose"}])
+    found = spark.read.format("penstock").options(store=cluster.store_url, subscribePattern="flight.|flow.*").load()
+    counts = {row["topic"]: row["count"] for row in found.groupBy("topic").count().collect()}
+    assert counts == {"flights": len(consumed), "flowers": 1}
+    assigned = spark.read.format("penstock").options(store=cluster.store_url, assign='{"flights":[2]}').load()
+    assert places(assigned) == [row[3:5] for row in consumed if row[3] == 2]
+
+
+def test_ranges_by_offset_and_by_timestamp(spark: SparkSession, cluster: ThreadedCluster, consumed: Sequence[Row]) -> None:
+    """Timestamps grow in each of five runs over the topic: what counts is the first record that is young enough."""
+
+    def first(partition: int, timestamp_ms: int) -> int:
+        return next(row[4] for row in consumed if row[3] == partition and row[5] >= timestamp_ms)
+
+    given = {
+        "startingOffsets": '{"flights":{"0":17,"1":-2,"2":499}}',
+        "endingOffsets": '{"flights":{"0":18,"1":3,"2":-1}}',
+    }
+    assert places(reader(spark, cluster, **given).load()) == [(0, 17), (1, 0), (1, 1), (1, 2), (2, 499)]
+    at_ms, until_ms = T0_MS + 123_456, T0_MS + 200_000
+    expected = [row[3:5] for row in consumed if first(row[3], at_ms) <= row[4] < first(row[3], until_ms)]
+    assert places(reader(spark, cluster, startingTimestamp=at_ms, endingTimestamp=until_ms).load()) == expected
+    by_partition = f'{{"flights":{{"0":{at_ms},"1":{T0_MS + 10**9},"2":{until_ms}}}}}'
+    strategy = {
+        "startingOffsetsByTimestamp": by_partition,
+        "startingOffsetsByTimestampStrategy": "latest",
+        "endingTimestamp": T0_MS + 10**9,
+    }
+    begins = {0: first(0, at_ms), 1: 500, 2: first(2, until_ms)}
+    assert places(reader(spark, cluster, **strategy).load()) == [row[3:5] for row in consumed if row[4] >= begins[row[3]]]
+
+
+FILTERS = [
+    "topic = 'flights' and partition in (1, 2) and offset between 100 and 120",
+    "timestamp >= timestamp_millis(1700000250000) and not offset = 499",
+    "partition <> 0 and timestamp < timestamp_millis(1700000003000) and offset in (0, 1, 100, 400, 401)",
+    "topic = 'other'",
+]
+
+
+def test_filters_are_pushed_down_where_spark_lets_them(spark: SparkSession, cluster: ThreadedCluster, consumed: Sequence[Row]) -> None:
+    setting = "spark.sql.python.filterPushdown.enabled"
+    spark.conf.set(setting, "false")
+    without = [reader(spark, cluster).load().select("partition", "offset").filter(condition) for condition in FILTERS]
+    expected = [places(frame) for frame in without]
+    assert all(" Filter " in plan_of(frame) for frame in without)
+    try:
+        register(spark)
+        assert spark.conf.get(setting) == "true"
+        pushed = [reader(spark, cluster).load().select("partition", "offset").filter(condition) for condition in FILTERS]
+        assert [places(frame) for frame in pushed] == expected
+        assert not any(" Filter " in plan_of(frame) for frame in pushed)
+    finally:
+        spark.conf.set(setting, "false")
+    assert [len(found) > 0 for found in expected] == [True, True, True, False]
+
+
+def plan_of(frame: DataFrame) -> str:
+    return str(frame._jdf.queryExecution().executedPlan().toString())
+
+
+def test_tasks_are_packed_by_bytes_and_split_on_demand(spark: SparkSession, cluster: ThreadedCluster, consumed: Sequence[Row]) -> None:
+    assert reader(spark, cluster).load().rdd.getNumPartitions() == 1, "three partitions in a few small objects are one task"
+    split = reader(spark, cluster, minPartitions=5).load()
+    assert split.rdd.getNumPartitions() >= 5
+    assert places(split) == [row[3:5] for row in consumed]
+    few = reader(spark, cluster, maxRecordsPerPartition=400).load()
+    assert max(few.rdd.mapPartitions(lambda rows: [sum(1 for _ in rows)]).collect()) <= 400
+    assert places(few) == [row[3:5] for row in consumed]
+
+
+def test_what_retention_took_is_a_loss(spark: SparkSession, cluster: ThreadedCluster) -> None:
+    cluster.create("short", 1)
+    cluster.produce([{"topic": "short", "value": b"%d" % number} for number in range(30)])
+    cluster.trim("short", 10)
+    given = {"subscribe": "short", "startingOffsets": '{"short":{"0":4}}'}
+    assert places(reader(spark, cluster, subscribe="short").load()) == [(0, offset) for offset in range(10, 30)]
+    with pytest.raises(AnalysisException, match=r"Could not read records in offset \[4, 10\) for topic partition short-0"):
+        reader(spark, cluster, **given).load().collect()
+    assert places(reader(spark, cluster, **given, failOnDataLoss="false").load()) == [(0, offset) for offset in range(10, 30)]
+
+
+def test_an_empty_topic_has_no_rows(spark: SparkSession, cluster: ThreadedCluster) -> None:
+    cluster.create("empty", 2)
+    assert reader(spark, cluster, subscribe="empty").load().count() == 0
+
+
+def test_objects_that_go_while_a_query_runs_are_planned_anew(spark: SparkSession, cluster: ThreadedCluster) -> None:
+    """Planned while the records lie in WAL slots, read when they have been merged and the slots are deleted."""
+    cluster.create("moving", 2)
+    before = cluster.keys("wal/")
+    cluster.produce([{"topic": "moving", "partition": number % 2, "value": b"%d" % number} for number in range(200)])
+    frame = reader(spark, cluster, subscribe="moving").load()
+    assert frame._jdf.queryExecution().executedPlan() is not None
+    planned = cluster.keys("wal/") - before
+    assert planned
+    cluster.until_deleted(planned)
+    assert places(frame) == [(partition, offset) for partition in range(2) for offset in range(100)]
+
+
+def test_damage_is_an_error_that_names_it(spark: SparkSession, cluster: ThreadedCluster) -> None:
+    cluster.create("damaged", 1)
+    before = cluster.keys("data/")
+    cluster.produce([{"topic": "damaged", "value": b"x" * 1_000} for _ in range(50)])
+    key = cluster.until_merged("damaged", before)
+    cluster.damage(key, b"x" * 1_000)
+    with pytest.raises(PythonException, match=rf"object {key}, damaged-0 at offset 0"):
+        reader(spark, cluster, subscribe="damaged").load().collect()

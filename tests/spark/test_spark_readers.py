@@ -1,0 +1,180 @@
+"""What Spark would call, called here: losses, limits and starts across several lives of a query. No Spark session, but a real cluster."""
+
+from collections.abc import Sequence
+
+import pytest
+from pyspark.sql.datasource import DataSourceReader, InputPartition
+from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadMaxBytes, ReadMaxRows, ReadMinRows
+from support.threaded_cluster import ThreadedCluster, until
+
+from pyspark_penstock import DefaultSource
+from stream.spark.cluster import SparkCluster
+from stream.spark.errors import DataLoss, OffsetsMismatch
+from stream.spark.source import BatchReader, StreamReader
+from stream.spark.starts import QueryStart
+
+Place = tuple[int, int]
+
+
+def source(cluster: ThreadedCluster, topic: str, **options: object) -> DefaultSource:
+    given = {"store": cluster.store_url, "subscribe": topic, "columns": "partition,offset", "fetchOffset.retryIntervalMs": "10", **options}
+    return DefaultSource({name: str(value) for name, value in given.items()})
+
+
+def stream(cluster: ThreadedCluster, topic: str, **options: object) -> StreamReader:
+    made = source(cluster, topic, **{"startingOffsets": "earliest", **options})
+    return made.streamReader(made.schema())
+
+
+def batch(cluster: ThreadedCluster, topic: str, **options: object) -> BatchReader:
+    made = source(cluster, topic, **options)
+    return made.reader(made.schema())
+
+
+def read(reader: StreamReader | BatchReader, partitions: Sequence[InputPartition]) -> list[Place]:
+    found: list[Place] = []
+    for task in partitions:
+        for rows in reader.read(task):
+            found += zip(rows.column("partition").to_pylist(), rows.column("offset").to_pylist(), strict=True)
+    return sorted(found)
+
+
+def fill(cluster: ThreadedCluster, topic: str, count: int, partitions: int = 1) -> None:
+    cluster.produce({"topic": topic, "partition": number % partitions, "value": b"%d" % number * 20} for number in range(count))
+
+
+def test_spark_finds_the_source_and_takes_its_reader_whether_it_pushes_filters_or_not(cluster: ThreadedCluster) -> None:
+    assert DefaultSource.name() == "penstock"
+    cluster.create("found", 1)
+    assert batch(cluster, "found").pushFilters.__func__ is DataSourceReader.pushFilters
+
+
+def test_a_topic_that_was_just_created_is_waited_for(cluster: ThreadedCluster) -> None:
+    cluster.create("fresh", 1, published=False)
+    assert stream(cluster, "fresh", **{"fetchOffset.retryIntervalMs": 2_000}).initialOffset() == {"fresh": {"0": 0}}
+    with pytest.raises(OffsetsMismatch, match=r"topics do not exist: nothing; the cluster has .*fresh"):
+        stream(cluster, "nothing").initialOffset()
+
+
+def test_objects_that_go_between_plan_and_read(cluster: ThreadedCluster) -> None:
+    cluster.create("gone", 2)
+    before = cluster.keys("wal/")
+    fill(cluster, "gone", 300, 2)
+    reader = stream(cluster, "gone")
+    tasks = reader.partitions(reader.initialOffset(), {"gone": {"0": 150, "1": 120}})
+    named = {part.key for task in tasks for part in task.value}
+    assert named & (cluster.keys("wal/") - before), "planned from the WAL"
+    cluster.until_deleted(named)
+    expected = [(0, offset) for offset in range(150)] + [(1, offset) for offset in range(120)]
+    assert read(reader, tasks) == expected
+    again = stream(cluster, "gone").partitions({"gone": {"0": 0, "1": 0}}, {"gone": {"0": 150, "1": 120}})
+    assert read(reader, again) == expected, "a replay gives the same rows from other objects"
+    reader.stop()
+
+
+def test_a_topic_that_vanishes_and_comes_again(cluster: ThreadedCluster) -> None:
+    cluster.create("vanish", 1)
+    cluster.create("stays", 1)
+    fill(cluster, "vanish", 10)
+    fill(cluster, "stays", 10)
+    strict = stream(cluster, "vanish,stays", queryId="vanish")
+    loose = stream(cluster, "vanish,stays", failOnDataLoss="false")
+    start = strict.initialOffset()
+    assert start == loose.initialOffset() == {"stays": {"0": 0}, "vanish": {"0": 0}}
+    tasks = strict.partitions(start, {"stays": {"0": 10}, "vanish": {"0": 10}})
+    cluster.delete("vanish")
+    until(lambda: not cluster.has("vanish"))
+    with pytest.raises(DataLoss, match=r"Partitions Set\(vanish-0\) have been deleted\."):
+        strict.latestOffset(start, ReadAllAvailable())
+    end = loose.latestOffset(start, ReadAllAvailable())
+    assert end == {"stays": {"0": 10}}
+    assert read(loose, loose.partitions(start, end)) == [(0, offset) for offset in range(10)]
+    cluster.create("vanish", 1)
+    fill(cluster, "vanish", 20)
+    restarted = stream(cluster, "vanish,stays", queryId="vanish")
+    for broken in (strict, restarted):
+        with pytest.raises(DataLoss, match=r"Topics have been deleted and created again: vanish \(id .*, now .*\)"):
+            broken.latestOffset(start, ReadAllAvailable())
+    with pytest.raises(DataLoss, match="deleted"):
+        until(lambda: read(strict, tasks) == [], 20)
+    strict.stop()
+
+
+def test_what_retention_took_fails_a_micro_batch_or_is_left_out(cluster: ThreadedCluster) -> None:
+    cluster.create("old", 1)
+    fill(cluster, "old", 30)
+    strict, loose = stream(cluster, "old"), stream(cluster, "old", failOnDataLoss="false")
+    cluster.trim("old", 12)
+    start, end = {"old": {"0": 5}}, {"old": {"0": 25}}
+    with pytest.raises(DataLoss, match=r"Could not read records in offset \[5, 12\) for topic partition old-0: the log starts at 12"):
+        strict.partitions(start, end)
+    assert read(loose, loose.partitions(start, end)) == [(0, offset) for offset in range(12, 25)]
+    with pytest.raises(DataLoss, match="Partition old-0 offset was changed from 99 to 30"):
+        strict.latestOffset({"old": {"0": 99}}, ReadAllAvailable())
+    assert loose.latestOffset({"old": {"0": 99}}, ReadAllAvailable()) == {"old": {"0": 99}}, "never back"
+    with pytest.raises(DataLoss, match=r"Added partition old-0 starts from 12 instead of 0"):
+        strict.partitions({}, end)
+
+
+def test_limits_by_rows_by_bytes_and_from_below(cluster: ThreadedCluster) -> None:
+    cluster.create("limits", 2)
+    fill(cluster, "limits", 200, 2)
+    plain = stream(cluster, "limits")
+    start = plain.initialOffset()
+    assert plain.getDefaultReadLimit() == ReadAllAvailable()
+    assert plain.latestOffset(start, ReadAllAvailable()) == plain.reportLatestOffset() == {"limits": {"0": 100, "1": 100}}
+    rows = stream(cluster, "limits", maxOffsetsPerTrigger=40)
+    assert rows.getDefaultReadLimit() == ReadMaxRows(40)
+    assert rows.latestOffset(start, ReadMaxRows(40)) == {"limits": {"0": 20, "1": 20}}
+    assert rows.latestOffset({"limits": {"0": 100}}, ReadMaxRows(40)) == {"limits": {"0": 100, "1": 40}}, (
+        "a new partition begins at its start"
+    )
+    assert rows.latestOffset(start, ReadAllAvailable()) == {"limits": {"0": 100, "1": 100}}
+    sizes = stream(cluster, "limits", maxBytesPerTrigger=1_000)
+    assert sizes.getDefaultReadLimit() == ReadMaxBytes(1_000)
+    end = sizes.latestOffset(start, ReadMaxBytes(1_000))["limits"]
+    assert all(0 < end[partition] < 50 for partition in "01")
+    few = stream(cluster, "limits", minOffsetsPerTrigger=300, maxOffsetsPerTrigger=400)
+    assert few.getDefaultReadLimit() == ReadMinRows(300)
+    assert few.latestOffset(start, ReadMinRows(300)) == {"limits": {"0": 100, "1": 100}}, "the first is not held back"
+    assert few.latestOffset(start, ReadMinRows(300)) == start, "the next is"
+    few.prepareForTriggerAvailableNow()
+    assert few.getDefaultReadLimit() == ReadMaxRows(400)
+    fill(cluster, "limits", 20, 2)
+    end_now = few.latestOffset(start, ReadMaxRows(400))
+    assert end_now == {"limits": {"0": 100, "1": 100}}, "what came later is not available now"
+    assert len(read(few, few.partitions(start, end_now))) == 200
+    with pytest.raises(OffsetsMismatch, match="lower or equal offset per each topic partition than pre-fetched offset"):
+        few.partitions(start, {"limits": {"0": 101, "1": 100}})
+    few.stop()
+
+
+def test_where_a_query_began_is_decided_once(cluster: ThreadedCluster, tmp_path: object) -> None:
+    cluster.create("begin", 1)
+    fill(cluster, "begin", 7)
+    ways = {"queryId": "begin"}, {"initialOffsetsLocation": f"file:{tmp_path}"}
+    for way in ways:
+        assert stream(cluster, "begin", startingOffsets="latest", **way).initialOffset() == {"begin": {"0": 7}}
+    fill(cluster, "begin", 5)
+    for way in ways:
+        assert stream(cluster, "begin", startingOffsets="latest", **way).initialOffset() == {"begin": {"0": 7}}
+    assert stream(cluster, "begin", startingOffsets="latest", queryId="another").initialOffset() == {"begin": {"0": 12}}
+    racing = QueryStart(SparkCluster(cluster.store_url, ""), "race", "")
+    assert racing.load() is None
+    assert racing.decide({"begin": {"0": 3}}) == racing.decide({"begin": {"0": 4}}) == racing.load() == {"begin": {"0": 3}}
+
+
+def test_a_lease_is_held_while_a_query_lives(cluster: ThreadedCluster) -> None:
+    cluster.create("lease", 1)
+    fill(cluster, "lease", 3)
+    before = cluster.keys("leases/")
+    reader = stream(cluster, "lease")
+    for _ in range(2):
+        reader.partitions({"lease": {"0": 0}}, {"lease": {"0": 3}})
+    assert len(cluster.keys("leases/") - before) == 1
+    reader.stop()
+    assert cluster.keys("leases/") - before == set()
+    batch(cluster, "lease").partitions()
+    assert len(cluster.keys("leases/") - before) == 1
+    batch(cluster, "lease", readLeaseTtl="0").partitions()
+    assert len(cluster.keys("leases/") - before) == 1

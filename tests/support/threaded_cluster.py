@@ -1,0 +1,223 @@
+"""A cluster on a loop of its own in another thread, with moto in a process of its own: for tests whose clients block, such as Spark."""
+
+import asyncio
+import os
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable, Coroutine, Iterable, Mapping
+from pathlib import Path
+from types import TracebackType
+from typing import Any, Self, TypeVar
+
+from confluent_kafka import Consumer, Message, Producer, TopicPartition
+from confluent_kafka.admin import AdminClient, NewPartitions, NewTopic
+from support.cluster import Cluster
+
+from broker.partition.partition import Partition
+from deploy.cluster.moto_store import listen
+from objectstore.ports import ObjectStore
+from objectstore.url import open_store
+from stream.config import StreamConfig
+from stream.ids import Offset
+from stream.manifest.plan import OffsetRange
+from stream.reader.slices import Slice
+from stream.spark.cluster import Found, SparkCluster
+from stream.spark.offsets import TopicPartition as SparkPartition
+from stream.spark.options import Topics
+
+_T = TypeVar("_T")
+_WAIT_S = 60.0
+MERGING = StreamConfig(wal_linger_ms=0, block_age_max_ms=500, wal_delete_grace_ms=3_000)
+"""Data is merged soon, and the WAL's slots go soon after: a reader sees both, and objects that vanish."""
+
+Row = tuple[bytes | None, bytes | None, str, int, int, int, int, "tuple[tuple[str, bytes | None], ...] | None"]
+"""key, value, topic, partition, offset, timestamp in ms, timestamp type, headers."""
+
+
+class ThreadedCluster:
+    def __init__(self, directory: Path, *, brokers: int = 2) -> None:
+        listening = listen(0)
+        environment = {**os.environ, "PYTHONPATH": os.pathsep.join(path for path in sys.path if path)}
+        with listening:
+            command = (sys.executable, "-m", "deploy.cluster.moto_store", "--bucket", "penstock", "--fd", str(listening.fileno()))
+            self._moto = subprocess.Popen(command, pass_fds=(listening.fileno(),), env=environment)
+            self.store_url = f"s3://penstock?endpoint=http://127.0.0.1:{listening.getsockname()[1]}"
+        self._loop = asyncio.new_event_loop()
+        self._thread = threading.Thread(target=self._loop.run_forever, name="cluster")
+        self._directory = directory
+        self._brokers = brokers
+        self._store: ObjectStore | None = None
+        self._cluster: Cluster | None = None
+
+    def __enter__(self) -> Self:
+        self._thread.start()
+        try:
+            self._cluster = self.run(self._start())
+        except BaseException:
+            self.__exit__(None, None, None)
+            raise
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+        try:
+            self.run(self._stop())
+        finally:
+            self._loop.call_soon_threadsafe(self._loop.stop)
+            self._thread.join()
+            self._loop.close()
+            self._moto.kill()
+            self._moto.wait()
+
+    @property
+    def bootstrap(self) -> str:
+        assert self._cluster is not None
+        return self._cluster.bootstrap
+
+    @property
+    def store(self) -> ObjectStore:
+        """Belongs to the cluster's loop: use it in what `run` is given."""
+        assert self._store is not None
+        return self._store
+
+    def run(self, work: Coroutine[Any, Any, _T]) -> _T:
+        return asyncio.run_coroutine_threadsafe(work, self._loop).result(_WAIT_S)
+
+    async def _start(self) -> Cluster:
+        self._store = open_store(self.store_url)
+        cluster = Cluster(self._directory, brokers=self._brokers, store=self._store, stream_config=MERGING)
+        await cluster.__aenter__()
+        return cluster
+
+    async def _stop(self) -> None:
+        if self._cluster is not None:
+            await self._cluster.stop()
+        if self._store is not None:
+            await self._store.close()
+
+    # --- what tests do with it --------------------------------------------------------------------------------------------------------
+
+    def create(self, topic: str, partitions: int, *, published: bool = True) -> None:
+        """published: return when the manifest has it."""
+        admin = self._admin()  # ends its requests when it goes
+        _wait(admin.create_topics([NewTopic(topic, partitions, 1)]).values())
+        until(lambda: not published or self.has(topic))
+
+    def grow(self, topic: str, partitions: int) -> None:
+        admin = self._admin()  # ends its requests when it goes
+        _wait(admin.create_partitions([NewPartitions(topic, partitions)]).values())
+
+    def delete(self, topic: str) -> None:
+        admin = self._admin()  # ends its requests when it goes
+        _wait(admin.delete_topics([topic]).values())
+
+    def trim(self, topic: str, before: int) -> None:
+        """Move the log start of its only partition, as retention does; returns when the manifest says so."""
+
+        async def trimmed() -> None:
+            assert self._cluster is not None
+            broker = await self._cluster.until_served(topic)
+            partition = broker.partitions.get(topic, 0)
+            assert isinstance(partition, Partition)
+            await broker.storage.trim(partition.log.data, Offset(before))
+
+        self.run(trimmed())
+        until(lambda: self.look(topic).bounds[SparkPartition(topic, 0)].log_start == before)
+
+    def has(self, topic: str) -> bool:
+        return SparkCluster(self.store_url, "").find(Topics(names=(topic,)), read_committed=False, missing_ok=True).topic_ids != {}
+
+    def look(self, topic: str) -> Found:
+        return SparkCluster(self.store_url, "").find(Topics(names=(topic,)), read_committed=False)
+
+    # --- what lies in the store -------------------------------------------------------------------------------------------------------
+
+    def keys(self, prefix: str) -> set[str]:
+        async def listed() -> set[str]:
+            return {info.key async for info in self.store.list(prefix)}
+
+        return self.run(listed())
+
+    def until_deleted(self, keys: set[str]) -> None:
+        until(lambda: not keys & self.keys("wal/"))
+
+    def until_merged(self, topic: str, before: set[str]) -> str:
+        """The key of the object that holds all of the topic's only partition."""
+
+        def planned() -> list[Slice]:
+            wanted = [OffsetRange(*item, *bounds) for item, bounds in self.look(topic).bounds.items()]
+            return SparkCluster(self.store_url, "").plan(wanted)
+
+        until(lambda: [part.key for part in planned() if part.key in self.keys("data/") - before] != [])
+        return planned()[0].key
+
+    def damage(self, key: str, value: bytes) -> None:
+        """Flip a bit of this value: an object may hold other topics too."""
+
+        async def flip() -> None:
+            data = bytearray(await self.store.get(key))
+            data[data.index(value)] ^= 0xFF
+            await self.store.put(key, bytes(data))
+
+        self.run(flip())
+
+    # --- what clients do --------------------------------------------------------------------------------------------------------------
+
+    def produce(self, records: Iterable[Mapping[str, Any]], **settings: Any) -> int:
+        """Keyword arguments of `Producer.produce`; all acknowledged when this returns."""
+        failed: list[object] = []
+
+        def delivered(error: object, message: Message) -> None:
+            if error is not None:
+                failed.append(error)
+
+        producer = Producer({"bootstrap.servers": self.bootstrap, "linger.ms": 5, **settings})
+        count = 0
+        for record in records:
+            producer.produce(**record, on_delivery=delivered)
+            producer.poll(0)
+            count += 1
+        assert producer.flush(_WAIT_S) == 0
+        assert failed == []
+        return count
+
+    def consume(self, topic: str, partitions: int, count: int) -> list[Row]:
+        """Through the brokers, as far as `count` records; sorted by partition and offset."""
+        consumer = Consumer({"bootstrap.servers": self.bootstrap, "group.id": "unused", "enable.auto.commit": False})
+        rows: list[Row] = []
+        try:
+            consumer.assign([TopicPartition(topic, number, 0) for number in range(partitions)])
+            while len(rows) < count:
+                found = consumer.consume(min(1_000, count - len(rows)), _WAIT_S)
+                assert found, f"{len(rows)} of {count} records came"
+                rows += [_row(message) for message in found]
+        finally:
+            consumer.close()
+        return sorted(rows, key=lambda row: row[2:5])
+
+    def _admin(self) -> AdminClient:
+        return AdminClient({"bootstrap.servers": self.bootstrap})
+
+
+def until(condition: Callable[[], bool], timeout_s: float = _WAIT_S) -> None:
+    """Return when the condition holds; it depends on other processes, so it is looked at again and again."""
+    deadline = time.monotonic() + timeout_s
+    while not condition():
+        assert time.monotonic() < deadline, "the condition did not come to hold"
+        time.sleep(0.05)
+
+
+def _wait(answers: Iterable[Any]) -> None:
+    for done in answers:
+        done.result(_WAIT_S)
+
+
+def _row(message: Message) -> Row:
+    assert message.error() is None, message.error()
+    kind, timestamp_ms = message.timestamp()
+    headers = message.headers()
+    return (
+        message.key(), message.value(), str(message.topic()), int(message.partition() or 0), int(message.offset() or 0), timestamp_ms,
+        kind - 1, None if headers is None else tuple(headers),
+    )  # fmt: skip

@@ -1,0 +1,66 @@
+"""Plans that are renewed: the same offsets of the same streams, or an error that says which are lost."""
+
+import subprocess
+import sys
+from collections.abc import Sequence
+from dataclasses import replace
+
+import pytest
+
+from stream.errors import StreamError
+from stream.manifest.errors import OffsetsLost, TopicReplaced, UnknownPartition
+from stream.manifest.plan import OffsetRange
+from stream.reader.renew import planned_anew, ranges_of
+from stream.reader.slices import Slice
+
+LEFT = [
+    Slice("wal/1", 10, "a", 0, 7, 0, 10, 1, 1),
+    Slice("wal/2", 10, "a", 0, 7, 10, 20, 1, 1),
+    Slice("wal/2", 10, "b", 1, 8, 5, 9, 1, 1),
+]
+
+
+def merged(ranges: Sequence[OffsetRange]) -> list[Slice]:
+    return [Slice("data/1", 10, *item[:2], {"a": 7, "b": 8}[item.topic], item.start_offset, item.end_offset, 1, 1) for item in ranges]
+
+
+def test_the_same_offsets_are_planned() -> None:
+    assert ranges_of(LEFT) == [OffsetRange("a", 0, 0, 20), OffsetRange("b", 1, 5, 9)]
+    assert ranges_of(planned_anew(merged, LEFT)) == ranges_of(LEFT)
+
+
+def test_losses_are_told_and_left_out_if_allowed() -> None:
+    def plan(ranges: Sequence[OffsetRange]) -> list[Slice]:
+        for item in ranges:
+            if item.topic == "a" and item.start_offset < 15:
+                raise OffsetsLost("a", 0, item.start_offset, 15, 15)
+            if item.topic == "b":
+                raise UnknownPartition("b", None)
+        return merged(ranges)
+
+    with pytest.raises(OffsetsLost):
+        planned_anew(plan, LEFT)
+    told: list[StreamError] = []
+    assert ranges_of(planned_anew(plan, LEFT, told.append)) == [OffsetRange("a", 0, 15, 20)]
+    assert [type(error) for error in told] == [OffsetsLost, UnknownPartition]
+
+
+def test_a_topic_of_the_same_name_is_not_the_same_topic() -> None:
+    def plan(ranges: Sequence[OffsetRange]) -> list[Slice]:
+        return [replace(item, stream_id=99) if item.topic == "a" else item for item in merged(ranges)]
+
+    with pytest.raises(TopicReplaced, match="'a'"):
+        planned_anew(plan, LEFT)
+    told: list[StreamError] = []
+    assert ranges_of(planned_anew(plan, LEFT, told.append)) == [OffsetRange("b", 1, 5, 9)]
+    assert [str(error) for error in told] == [str(TopicReplaced("a"))]
+
+
+def test_the_package_is_imported_without_pyarrow_and_names_what_is_missing() -> None:
+    code = (
+        "import sys; sys.modules['pyarrow'] = None; import stream.reader, stream.reader.slices, stream.manifest.view\n"
+        "try: from stream.reader import scan\n"
+        "except ImportError as error: print('missing', error.name)"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, timeout=60)
+    assert done.stdout.strip() == "missing pyarrow"
