@@ -56,11 +56,13 @@ class Bucket(MemoryStore):
 class StoreWeather:
     """How the store is at present, the same for all clients. The scenario changes it."""
 
-    def __init__(self, rng: Random, *, fault_share: float, p50_ms: float, p99_ms: float) -> None:
+    def __init__(self, rng: Random, *, fault_share: float, p50_ms: float, p99_ms: float, put_lingers_s: float) -> None:
+        """put_lingers_s: an overwriting PUT that its sender has given up lands within this, or never: the read grace relies on that."""
         self.p50_ms = p50_ms
         self.p99_ms = p99_ms
         self.down = False
         self.slow_factor = 1.0
+        self.put_lingers_s = put_lingers_s
         share = fault_share
         self._rules = (
             FaultRule(Fault.LOST_RESPONSE, share),
@@ -150,6 +152,8 @@ class SimStore:
         except asyncio.CancelledError:
             if self._rng.random() < 0.5:
                 task.cancel()
+            elif operation == "put":
+                asyncio.get_running_loop().call_later(self._weather.put_lingers_s, task.cancel, context=Context())
             raise
 
     async def _travel(self, operation: str, key: str, call: Callable[[], Awaitable[Any]], answer: "asyncio.Future[Any]") -> None:

@@ -90,7 +90,13 @@ class World:
         self._tail: deque[str] = deque(maxlen=20_000)
         limits = self.limits
         self.bucket = Bucket(self.now_ms)
-        self.weather = StoreWeather(self.rng, fault_share=limits.store_faults, p50_ms=limits.store_p50_ms, p99_ms=limits.store_p99_ms)
+        self.weather = StoreWeather(
+            self.rng,
+            fault_share=limits.store_faults,
+            p50_ms=limits.store_p50_ms,
+            p99_ms=limits.store_p99_ms,
+            put_lingers_s=limits.controller.read_grace_ms / 1000,
+        )
         self.network = Network(Random(f"{seed}/network"), self.trace, latency_ms=limits.network_ms, lossy=limits.network_lossy)
         self.disks = {number: Disk(Random(f"{seed}/disk/{number}"), limits.disk_sync_ms) for number in range(limits.controllers)}
         self.metadata = MetadataLog(self.disks, self.fail, self.note_leaders, self.loop.time)

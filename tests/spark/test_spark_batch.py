@@ -190,6 +190,6 @@ def test_damage_is_an_error_that_names_it(spark: SparkSession, cluster: Threaded
     before = cluster.keys("data/")
     cluster.produce([{"topic": "damaged", "value": b"x" * 1_000} for _ in range(50)])
     key = cluster.until_merged("damaged", before)
-    cluster.damage(key, 200)
+    cluster.damage(key, b"x" * 1_000)
     with pytest.raises(PythonException, match=rf"object {key}, damaged-0 at offset 0"):
         reader(spark, cluster, subscribe="damaged").load().collect()

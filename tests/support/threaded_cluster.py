@@ -152,10 +152,12 @@ class ThreadedCluster:
         until(lambda: [part.key for part in planned() if part.key in self.keys("data/") - before] != [])
         return planned()[0].key
 
-    def damage(self, key: str, position: int) -> None:
+    def damage(self, key: str, value: bytes) -> None:
+        """Flip a bit of this value: an object may hold other topics too."""
+
         async def flip() -> None:
             data = bytearray(await self.store.get(key))
-            data[position] ^= 0xFF
+            data[data.index(value)] ^= 0xFF
             await self.store.put(key, bytes(data))
 
         self.run(flip())
