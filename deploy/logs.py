@@ -19,6 +19,15 @@ def keep_rich_out() -> None:
 def configure(level: str, *, name: str = "") -> None:
     """level: a key of LEVELS. name: what this process is called in a terminal that several write to."""
     keep_rich_out()
+    to_stderr(level)
+    if name:
+        import structlog
+
+        structlog.contextvars.bind_contextvars(process=name)
+
+
+def to_stderr(level: str) -> None:
+    """For commands that print tables: rich stays."""
     import structlog
 
     for_people = sys.stderr.isatty()
@@ -33,5 +42,3 @@ def configure(level: str, *, name: str = "") -> None:
         logger_factory=structlog.PrintLoggerFactory(sys.stderr),
         cache_logger_on_first_use=True,
     )
-    if name:
-        structlog.contextvars.bind_contextvars(process=name)

@@ -1,0 +1,115 @@
+"""A topic in a store, and what a table of it must hold. The cluster that wrote it is gone: exports need the store alone."""
+
+import asyncio
+import json
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from confluent_kafka import Producer
+from support.cluster import Cluster
+from support.store_reader import Follower
+
+from controller.rpc.messages import CreateTopics, NewTopic
+from objectstore.directory import DirectoryStore
+from stream.config import StreamConfig
+
+DAY_MS = 86_400_000
+BEGIN_MS = 1_767_225_600_000
+"""2026-01-01."""
+
+SCHEMA = json.dumps(
+    {
+        "type": "object",
+        "required": ["n"],
+        "properties": {
+            "n": {"type": "integer"},
+            "name": {"type": ["string", "null"]},
+            "tags": {"type": "array", "items": {"type": "string"}},
+            "at": {"type": "object", "properties": {"x": {"type": "number"}}},
+        },
+    }
+).encode()
+
+
+@dataclass(frozen=True)
+class Sent:
+    partition: int
+    offset: int
+    timestamp_ms: int
+    key: bytes | None
+    value: bytes | None
+
+    @property
+    def row(self) -> dict[str, Any] | None:
+        """As JSON; None if it is none, or lacks what the schema requires."""
+        try:
+            found = json.loads(self.value or b"")
+        except ValueError:
+            return None
+        return found if isinstance(found, dict) and isinstance(found.get("n"), int) else None
+
+
+@dataclass(frozen=True)
+class Log:
+    store_url: str
+    topic: str
+    sent: list[Sent]
+
+    def of_key(self) -> dict[tuple[int, bytes], Sent]:
+        """What an upsert leaves."""
+        last: dict[tuple[int, bytes], Sent] = {}
+        for record in sorted(self.sent, key=lambda record: record.offset):
+            if record.key is not None and (record.value is None or record.row is not None):
+                last[record.partition, record.key] = record
+        return {key: record for key, record in last.items() if record.value is not None}
+
+
+def value_of(number: int) -> bytes | None:
+    """Every kind of value: mostly rows, some that are none, some tombstones."""
+    if number % 17 == 5:
+        return b"{broken"
+    if number % 17 == 9:
+        return json.dumps({"n": "a text"}).encode()
+    if number % 17 == 13:
+        return None
+    row: dict[str, Any] = {"n": number, "tags": ["a", "b"][: number % 3], "at": {"x": number / 2}}
+    return json.dumps(row | ({"name": f"name {number}", "unknown": 1} if number % 2 else {"name": None})).encode()
+
+
+async def write_log(directory: Path, *, records: int = 300, partitions: int = 3, rounds: int = 3) -> Log:
+    """So many records for each partition, over three days; some without a key, keys that come again."""
+    store_directory = directory / "store"
+    sent: list[Sent] = []
+    async with Cluster(directory, store=DirectoryStore(str(store_directory)), stream_config=StreamConfig(wal_linger_ms=0)) as cluster:
+        await cluster.broker.client.create_topics(CreateTopics(topics=[NewTopic(name="t", partitions=partitions)]))
+        for partition in range(partitions):
+            await cluster.until_served("t", partition)
+        for part in range(rounds):
+            numbers = range(part * records // rounds, (part + 1) * records // rounds)
+            await asyncio.to_thread(_produce, cluster.bootstrap, numbers, partitions, sent)
+        follower = Follower(cluster.store, "t", range(partitions))
+        async with asyncio.timeout(30):
+            while await follower.look() != dict.fromkeys(range(partitions), records):  # noqa: ASYNC110 - of no one event
+                await asyncio.sleep(0.05)  # a pace: the store is looked at, there is nothing to wait on
+    return Log(f"file:{store_directory}", "t", sent)
+
+
+def _produce(bootstrap: str, numbers: range, partitions: int, sent: list[Sent]) -> None:
+    failed: list[Any] = []
+    producer = Producer({"bootstrap.servers": bootstrap, "linger.ms": 5})
+    for number in numbers:
+        for partition in range(partitions):
+            key = None if number % 29 == 7 else f"k{number % 40}".encode()
+            value, timestamp_ms = value_of(number), BEGIN_MS + number % 3 * DAY_MS + number
+
+            def acknowledged(
+                error: Any, message: Any, partition: int = partition, key: Any = key, value: Any = value, at: int = timestamp_ms
+            ) -> None:
+                failed.extend([error] if error else [])
+                sent.append(Sent(partition, message.offset(), at, key, value))
+
+            headers = [("trace", f"{number}".encode())] if number % 2 else None
+            producer.produce("t", value, key, partition=partition, timestamp=timestamp_ms, headers=headers, on_delivery=acknowledged)
+    assert producer.flush(30) == 0
+    assert failed == []

@@ -1,0 +1,129 @@
+"""Exports as tests run them: both kinds of table, and tables that fail or stop where a test wants it."""
+
+from collections import Counter
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from support.table_log import SCHEMA, Log
+
+from stream.spark.table.engines import Engine, LocalEngine
+from stream.spark.table.model import Commit, Layout
+from stream.spark.table.source import TopicSource
+from stream.spark.table.sync import BatchReport, SyncOptions, TableSync
+from stream.spark.table.tables import ExportTable
+from stream.spark.table.values import ValueFormat
+from stream.spark.table.warehouse import Warehouse
+
+JSON = ValueFormat("json", SCHEMA)
+SMALL = 20_000
+"""Bytes of the log in one batch: several make up the test's topic."""
+
+
+class Stopped(BaseException):
+    """The process ended here: nothing after it may run, so nothing catches it."""
+
+
+class Watched:
+    """A table with something done before and after each commit."""
+
+    def __init__(self, table: ExportTable, before: Callable[[Commit], None], after: Callable[[Commit], None]) -> None:
+        self._table = table
+        self._before = before
+        self._after = after
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._table, name)
+
+    def commit(self, commit: Commit) -> None:
+        self._before(commit)
+        self._table.commit(commit)
+        self._after(commit)
+
+
+def nothing(_: Commit) -> None: ...
+
+
+@dataclass
+class Run:
+    """One warehouse, one log."""
+
+    log: Log
+    directory: Path
+    kind: str
+    engine: Engine = field(default_factory=lambda: LocalEngine(2))
+
+    @property
+    def warehouse(self) -> Warehouse:
+        return Warehouse(kind=self.kind, location=str(self.directory))
+
+    def sync(
+        self,
+        *,
+        before: Callable[[Commit], None] = nothing,
+        after: Callable[[Commit], None] = nothing,
+        rejects_after: Callable[[Commit], None] = nothing,
+        **options: Any,
+    ) -> TableSync:
+        given = SyncOptions(**({"value_format": JSON, "batch_bytes": SMALL} | options))
+        table = Watched(self.warehouse.table("t", given.layout), before, after)
+        rejects = Watched(self.warehouse.table("t__dlq", Layout()), nothing, rejects_after)
+        return TableSync(TopicSource(self.log.store_url, "", "t"), table, rejects, self.engine, given)  # type: ignore[arg-type]
+
+    def all(self, **options: Any) -> list[BatchReport]:
+        """Until the table has everything."""
+        sync, reports = self.sync(**options), []
+        while (report := sync.run_batch()) is not None:
+            reports.append(report)
+        return reports
+
+    def rows(self, name: str = "t") -> list[dict[str, Any]]:
+        names = {known.rpartition(".")[2] for known in self.warehouse.tables()}
+        return self.warehouse.read(name, 1 << 30).to_pylist() if name in names else []
+
+    def rows_of_files(self) -> list[dict[str, Any]]:
+        """As the files have them, with nothing between."""
+        table = self.warehouse.existing("t")
+        table.state()
+        return [row for file in table.files() for row in table.place().read(file).to_pylist()]
+
+    def check(self) -> None:
+        """Rows and dead letters are what was sent, each once, field by field."""
+        rows = {(row["_partition"], row["_offset"]): row for row in self.rows()}
+        rejects = {(row["partition"], row["offset"]): row for row in self.rows("t__dlq")}
+        assert len(rows) == len(self.rows())
+        assert len(rejects) == len(self.rows("t__dlq"))
+        good = [record for record in self.log.sent if record.value is None or record.row is not None]
+        bad = [record for record in self.log.sent if record.value is not None and record.row is None]
+        assert bad
+        assert rows.keys() == {(record.partition, record.offset) for record in good}
+        assert rejects.keys() == {(record.partition, record.offset) for record in bad}
+        for record in good:
+            check_row(rows[record.partition, record.offset], record)
+        for record in bad:
+            reject = rejects[record.partition, record.offset]
+            assert (reject["topic"], reject["key"], reject["value"]) == ("t", record.key, record.value)
+            assert "DecodeError" in reject["error"] or "ValidationError" in reject["error"]
+
+    def stray_files(self) -> set[str]:
+        """Names of files that no table names."""
+        named: set[str] = set()
+        for name in ("t", "t__dlq"):
+            table = self.warehouse.existing(name)
+            table.state()
+            named |= {file.path.rpartition("/")[2] for file in table.files()}
+        return {path.name for path in self.directory.rglob("*.parquet")} - named
+
+    def state_offsets(self) -> dict[int, int]:
+        return dict(self.warehouse.existing("t").state().offsets)
+
+    def ends(self) -> dict[int, int]:
+        return dict(Counter(record.partition for record in self.log.sent))
+
+
+def check_row(row: dict[str, Any], record: Any) -> None:
+    sent = record.row or {}
+    assert (row["_topic"], row["_key"]) == ("t", record.key)
+    assert int(row["_timestamp"].timestamp() * 1000) == record.timestamp_ms
+    assert {name: row[name] for name in ("n", "name", "tags", "at")} == {name: sent.get(name) for name in ("n", "name", "tags", "at")}

@@ -1,0 +1,11 @@
+"""One log for all tests of this directory: they only read it."""
+
+import asyncio
+
+import pytest
+from support.table_log import Log, write_log
+
+
+@pytest.fixture(scope="session")
+def log(tmp_path_factory: pytest.TempPathFactory) -> Log:
+    return asyncio.run(write_log(tmp_path_factory.mktemp("log")))

@@ -1,0 +1,181 @@
+"""Whatever happens to a run, and however many there are, a table has each record once."""
+
+import json
+import threading
+from pathlib import Path
+from typing import Any
+
+import pytest
+from pyiceberg.catalog import load_catalog
+from support.table_log import Log
+from support.table_runs import Run, Stopped, check_row
+
+from stream.spark.table.errors import CommitUnknown
+from stream.spark.table.model import Commit
+
+
+@pytest.fixture(params=["iceberg", "parquet"])
+def run(request: pytest.FixtureRequest, log: Log, tmp_path: Path) -> Run:
+    return Run(log, tmp_path / "warehouse", request.param)
+
+
+def test_a_table_has_what_was_produced_batch_after_batch(run: Run) -> None:
+    reports = run.all()
+    assert len(reports) > 2
+    run.check()
+    assert run.state_offsets() == reports[-1].offsets == run.ends()
+    assert sum(report.rows for report in reports) == len(run.rows())
+    assert [report.batch_id for report in reports] == list(range(1, len(reports) + 1))
+    assert run.all() == [], "a second run has nothing to do"
+
+
+@pytest.mark.parametrize("where", ["before", "after", "rejects_after"])
+def test_a_run_that_is_killed_around_a_commit_is_continued(run: Run, where: str) -> None:
+    """Between the files and the commit; between the commit and its acknowledgement; between dead letters and rows."""
+    count = 0
+
+    def stop(_: Commit) -> None:
+        nonlocal count
+        count += 1
+        if count == 2:
+            raise Stopped
+
+    with pytest.raises(Stopped):
+        run.all(**{where: stop})
+    run.all()
+    run.check()
+    assert run.state_offsets() == run.ends()
+    assert run.stray_files() == set() or where != "after"
+
+
+@pytest.mark.parametrize("landed", [True, False])
+def test_a_commit_that_nobody_acknowledged_is_looked_up(run: Run, landed: bool) -> None:
+    failures: list[str] = []
+
+    def fail(commit: Commit) -> None:
+        if commit.commit_id not in failures:
+            failures.append(commit.commit_id)
+            raise CommitUnknown("the connection broke")
+
+    reports = run.all(**{"after" if landed else "before": fail})
+    assert len(failures) == len(reports)
+    run.check()
+
+
+def test_runs_at_the_same_time_share_the_work(run: Run) -> None:
+    barrier = threading.Barrier(3)
+    errors: list[BaseException] = []
+
+    def work() -> None:
+        try:
+            barrier.wait(20)
+            run.all(batch_bytes=15_000)
+        except BaseException as error:  # noqa: BLE001 - told by the test
+            errors.append(error)
+
+    threads = [threading.Thread(target=work) for _ in range(3)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(60)
+    assert errors == []
+    run.check()
+    assert run.state_offsets() == run.ends()
+
+
+def test_a_late_run_throws_its_files_away(run: Run) -> None:
+    """Another run commits the same offsets while this one has written its files."""
+    other = Run(run.log, run.directory, run.kind)
+    seen: list[Commit] = []
+
+    def overtake(commit: Commit) -> None:
+        if not seen:
+            seen.append(commit)
+            other.all()
+
+    assert run.sync(before=overtake).run_batch() is None
+    run.check()
+    assert run.stray_files() == set()
+
+
+def test_where_a_table_begins_is_remembered(run: Run) -> None:
+    assert run.all(from_latest=True) == []
+    assert run.state_offsets() == run.ends()
+    assert run.all() == []
+    assert run.rows() == []
+
+
+@pytest.mark.parametrize("by_day", [False, True])
+def test_upserts_keep_the_last_record_of_each_key(run: Run, by_day: bool) -> None:
+    reports = run.all(upsert=True, by_day=by_day)
+    assert len(reports) > 2
+    wanted = run.log.of_key()
+    rows = {(row["_partition"], row["_key"]): row for row in run.rows()}
+    assert len(rows) == len(run.rows())
+    assert rows.keys() == wanted.keys()
+    for key, record in wanted.items():
+        assert rows[key]["_offset"] == record.offset
+        check_row(rows[key], record)
+    keyless = {(record.partition, record.offset) for record in run.log.sent if record.key is None}
+    assert keyless <= {(row["partition"], row["offset"]) for row in run.rows("t__dlq")}
+
+
+def test_upserts_that_are_killed_or_overtaken_are_right_too(run: Run) -> None:
+    other = Run(run.log, run.directory, run.kind)
+    seen: list[Any] = []
+
+    def overtake(commit: Commit) -> None:
+        seen.append(commit)
+        if len(seen) == 2:
+            assert other.sync(upsert=True).run_batch() is not None
+        if len(seen) == 4:
+            raise Stopped
+
+    with pytest.raises(Stopped):
+        run.all(upsert=True, before=overtake)
+    run.all(upsert=True)
+    assert {(row["_partition"], row["_key"]): row["_offset"] for row in run.rows()} == {
+        key: record.offset for key, record in run.log.of_key().items()
+    }
+
+
+def test_offsets_and_batch_are_in_the_snapshot(log: Log, tmp_path: Path) -> None:
+    run = Run(log, tmp_path / "warehouse", "iceberg")
+    reports = run.all()
+    table = load_catalog("penstock", **run.warehouse.properties()).load_table("default.t")
+    snapshot = table.current_snapshot()
+    assert snapshot is not None
+    assert snapshot.summary is not None
+    told = snapshot.summary.additional_properties
+    assert json.loads(told["penstock.offsets"]) == {"t": {str(partition): end for partition, end in run.ends().items()}}
+    assert told["penstock.batch-id"] == str(len(reports))
+    assert len(table.metadata.snapshots) == len(reports), "one commit for each batch"
+
+
+def test_offsets_survive_other_writers_and_the_expiry_of_snapshots(log: Log, tmp_path: Path) -> None:
+    run = Run(log, tmp_path / "warehouse", "iceberg")
+    assert run.sync().run_batch() is not None
+    offsets = run.state_offsets()
+    table = load_catalog("penstock", **run.warehouse.properties()).load_table("default.t")
+    table.delete("_offset >= 0 AND _partition = 0")
+    assert run.state_offsets() == offsets
+    current = table.metadata.current_snapshot_id
+    table.maintenance.expire_snapshots().by_ids([found.snapshot_id for found in table.snapshots() if found.snapshot_id != current]).commit()
+    assert len(table.refresh().snapshots()) == 1
+    assert run.state_offsets() == offsets
+    run.all()
+    assert run.state_offsets() == run.ends()
+    rows = [(row["_partition"], row["_offset"]) for row in run.rows()]
+    assert len(set(rows)) == len(rows)
+    assert min(offset for partition, offset in rows if partition == 0) >= offsets[0]
+
+
+def test_a_table_that_is_rolled_back_is_filled_again(log: Log, tmp_path: Path) -> None:
+    run = Run(log, tmp_path / "warehouse", "iceberg")
+    run.all()
+    table = load_catalog("penstock", **run.warehouse.properties()).load_table("default.t")
+    first = table.snapshots()[0].snapshot_id
+    table.manage_snapshots().rollback_to_snapshot(first).commit()
+    assert set(run.state_offsets().values()) < set(range(300))
+    run.all()
+    run.check()

@@ -1,0 +1,160 @@
+"""How tables lie in files: days, schemas that grow, small files that become large ones, and SQL on them."""
+
+import json
+import threading
+from pathlib import Path
+from typing import Any
+
+import pyarrow.parquet as pq
+import pytest
+from support.table_log import BEGIN_MS, DAY_MS, SCHEMA, Log
+from support.table_runs import Run
+
+from stream.spark.table.compact import compact
+from stream.spark.table.errors import InvalidTable, OtherTopic, RecordsLost
+from stream.spark.table.model import Commit
+from stream.spark.table.plan import Bounds, wanted_ranges
+from stream.spark.table.query import query
+from stream.spark.table.values import ValueFormat
+
+RAW = ValueFormat()
+
+
+@pytest.fixture(params=["iceberg", "parquet"])
+def run(request: pytest.FixtureRequest, log: Log, tmp_path: Path) -> Run:
+    return Run(log, tmp_path / "warehouse", request.param)
+
+
+def test_raw_values_and_headers_are_kept_as_they_are(run: Run) -> None:
+    run.all(value_format=RAW, headers=True)
+    rows = {(row["_partition"], row["_offset"]): row for row in run.rows_of_files()}
+    assert len(rows) == len(run.rows()) == len(run.log.sent)
+    for record in run.log.sent:
+        row = rows[record.partition, record.offset]
+        assert (row["_key"], row["value"]) == (record.key, record.value)
+        number = (record.timestamp_ms - BEGIN_MS) % DAY_MS
+        assert row["_headers"] == ([{"key": "trace", "value": str(number).encode()}] if number % 2 else None)
+    assert run.rows("t__dlq") == []
+
+
+def test_a_table_by_day_has_one_day_in_each_file(run: Run) -> None:
+    run.all(by_day=True)
+    run.check()
+    table = run.warehouse.existing("t")
+    table.state()
+    files = table.files()
+    assert {file.group for file in files} == {(BEGIN_MS // DAY_MS + day,) for day in range(3)}
+    for file in files:
+        days = {row["_timestamp"].toordinal() for row in table.place().read(file).to_pylist()}
+        assert len(days) == 1
+
+
+def test_encodings_are_those_that_were_measured(run: Run) -> None:
+    run.all(value_format=RAW)
+    path = next(path for path in run.directory.rglob("*.parquet") if "/t__dlq/" not in str(path))
+    group = pq.read_metadata(path).row_group(0)
+    columns = {group.column(index).path_in_schema: group.column(index) for index in range(group.num_columns)}
+    assert {column.compression for column in columns.values()} == {"ZSTD"}
+    assert "DELTA_BINARY_PACKED" in columns["_offset"].encodings
+    assert "DELTA_BINARY_PACKED" in columns["_timestamp"].encodings
+    assert columns["_partition"].has_dictionary_page
+    assert columns["_topic"].has_dictionary_page
+    assert not columns["value"].has_dictionary_page
+    assert not columns["_key"].has_dictionary_page
+
+
+def test_a_field_that_is_added_to_the_schema_becomes_a_column(run: Run) -> None:
+    assert run.sync().run_batch() is not None
+    schema = json.loads(SCHEMA)
+    schema["properties"]["unknown"] = {"type": "integer"}
+    run.all(value_format=ValueFormat("json", json.dumps(schema).encode()))
+    run.check()
+    found = {row["unknown"] for row in run.rows()}
+    assert found == {None, 1}
+
+
+def test_a_field_of_another_type_is_refused(run: Run) -> None:
+    assert run.sync().run_batch() is not None
+    schema = json.loads(SCHEMA)
+    schema["properties"]["n"] = {"type": "string"}
+    with pytest.raises(InvalidTable, match="another type"):
+        run.all(value_format=ValueFormat("json", json.dumps(schema).encode()))
+
+
+def test_small_files_become_large_ones_and_rows_stay(run: Run) -> None:
+    reports = run.all(by_day=True, batch_bytes=8_000)
+    before = sorted(map(str, run.rows_of_files()))
+    assert any("'tags': None" in row for row in before)
+    assert any("'tags': []" in row for row in before)
+    report = compact(run.warehouse.existing("t"), run.engine)
+    assert report.files_before == sum(report.files for report in reports) > 20
+    assert (report.files_after, report.files_written, report.rows) == (3, 3, len(before))
+    assert sorted(map(str, run.rows_of_files())) == before
+    assert run.state_offsets() == run.ends()
+    again = compact(run.warehouse.existing("t"), run.engine)
+    assert (again.files_before, again.files_replaced) == (3, 0)
+    assert run.all(by_day=True) == []
+    run.check()
+
+
+def test_small_files_are_joined_beside_a_running_export(run: Run) -> None:
+    run.sync().run_batch()
+    done = threading.Event()
+    errors: list[BaseException] = []
+
+    def join() -> None:
+        try:
+            while not done.is_set():
+                compact(run.warehouse.existing("t"), run.engine)
+        except BaseException as error:  # noqa: BLE001 - told by the test
+            errors.append(error)
+
+    thread = threading.Thread(target=join)
+    thread.start()
+    try:
+        run.all(batch_bytes=10_000)
+    finally:
+        done.set()
+        thread.join(60)
+    assert errors == []
+    run.check()
+    assert run.state_offsets() == run.ends()
+
+
+def test_upserts_beside_compaction_lose_nothing(run: Run) -> None:
+    def join(commit: Any) -> None:
+        if commit.batch_id % 2 == 0:
+            compact(run.warehouse.existing("t"), run.engine)
+
+    run.all(upsert=True, before=join)
+    assert {(row["_partition"], row["_key"]): row["_offset"] for row in run.rows()} == {
+        key: record.offset for key, record in run.log.of_key().items()
+    }
+
+
+def test_sql_on_the_tables(run: Run) -> None:
+    run.all()
+    good = [record.row for record in run.log.sent if record.row is not None]
+    found = query(run.warehouse, "SELECT count(n) AS c, sum(n)::BIGINT AS s FROM t").to_pylist()
+    assert found == [{"c": len(good), "s": sum(row["n"] for row in good)}]
+    bad = query(run.warehouse, 'SELECT count(*) AS c FROM "t__dlq" AS d LEFT JOIN t ON t._offset = d.offset AND t._partition = d.partition')
+    assert bad.to_pylist()[0]["c"] == len(run.rows("t__dlq"))
+    with pytest.raises(InvalidTable, match="tables are: "):
+        query(run.warehouse, "SELECT * FROM nothing")
+
+
+def test_another_layout_or_topic_is_refused(run: Run) -> None:
+    run.sync().run_batch()
+    with pytest.raises(InvalidTable, match="partitioned by"):
+        run.all(by_day=True)
+    table = run.warehouse.existing("t")
+    state = table.state()
+    table.commit(Commit("other", state, "t", "another-id", state.batch_id, state.offsets))
+    with pytest.raises(OtherTopic, match="another-id"):
+        run.all()
+
+
+def test_lost_records_are_an_error_that_can_be_skipped() -> None:
+    with pytest.raises(RecordsLost, match=r"\[3, 5\).*--skip-lost"):
+        wanted_ranges("t", {0: 3}, {0: Bounds(5, 9)}, skip_lost=False)
+    assert wanted_ranges("t", {0: 3}, {0: Bounds(5, 9)}, skip_lost=True)[0][2:] == (5, 9)

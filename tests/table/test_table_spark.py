@@ -1,0 +1,32 @@
+"""Spark runs the same job: the same table, from tasks in its own processes. Most of the time goes into starting them."""
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from support.table_log import Log
+from support.table_runs import Run
+
+from stream.spark.table.compact import compact
+from stream.spark.table.engines import SparkEngine
+
+pytestmark = [pytest.mark.system, pytest.mark.timeout(300)]
+
+
+@pytest.fixture
+def spark(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[SparkEngine]:
+    monkeypatch.setenv("SPARK_LOCAL_DIRS", str(tmp_path / "spark"))
+    engine = SparkEngine("local[2]")
+    yield engine
+    engine.close()
+
+
+def test_spark_writes_the_same_table(log: Log, tmp_path: Path, spark: SparkEngine) -> None:
+    run = Run(log, tmp_path / "warehouse", "iceberg", engine=spark)
+    reports = run.all(batch_bytes=40_000, file_bytes=6_000)
+    assert max(report.files for report in reports) > 4, "several tasks"
+    run.check()
+    assert run.stray_files() == set()
+    rows = sorted(map(str, run.rows_of_files()))
+    assert compact(run.warehouse.existing("t"), spark).files_after == 1
+    assert sorted(map(str, run.rows_of_files())) == rows
