@@ -63,6 +63,7 @@ test: check jre ## everything that CI runs, in under 25 minutes on 2 cores
 	$(BIN)/pytest -q -n $(JOBS) --dist worksteal tests/unit tests/property tests/sim tests/integration $(ARGS)
 	$(BIN)/pytest -q tests/system $(ARGS)
 	$(BIN)/pytest -q tests/spark $(ARGS)
+	$(BIN)/pytest -q -n $(JOBS) tests/table $(ARGS)
 
 .PHONY: unit
 unit: venv ## the fast tests alone
