@@ -55,6 +55,7 @@ class Checker:
         """By leader epoch: a paused process may open late, what its successors acknowledged is not its to know."""
         self._watermarks: dict[tuple[Part, int], int] = {}
         self._owners: dict[tuple[Part, int], WalIdentity] = {}
+        self.acked = self._history.acked
         self.check_all_read = self._history.check_all_read
         self.forgotten_ids: list[range] = []
         """Object ids that a recovery skipped: what an old broker puts under them afterwards, nobody can know."""

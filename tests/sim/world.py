@@ -420,12 +420,13 @@ class World:
 
     async def _read_all(self, number: int) -> None:
         """A new consumer, from the beginning to the end of every partition."""
+        acked = {part: self.checker.acked(part) for part in self.parts}
         consumer = Consumer(self, number)
         while not all(consumer.has_read(part) for part in self.parts):
             await consumer.poll(10, exact=True)
             await asyncio.sleep(0.05)
         for part in self.parts:
-            self.checker.check_all_read(part, consumer.starts[part], consumer.watermarks[part])
+            self.checker.check_all_read(part, consumer.starts[part], consumer.watermarks[part], acked[part])
 
     async def _clean(self) -> None:
         """What nothing refers to goes. What was never committed goes so late that only every twentieth run waits for it."""

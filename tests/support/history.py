@@ -6,7 +6,7 @@ A record names itself: its value begins with its identity and a space; those of 
 Shared by the simulator (`tests/sim`), where brokers tell, and by the chaos of processes (`tests/chaos`), where clients do.
 """
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 
 from controller.metadata.image import MetadataImage
 from controller.metadata.objects import ObjectPhase
@@ -50,13 +50,20 @@ class History:
         if not identity.startswith(b"-") and self._where.setdefault(identity, offset) != offset:
             self._fail(f"{part}: {identity!r} lies at {self._where[identity]} and at {offset}")
 
-    def check_all_read(self, part: Part, log_start: int, high_watermark: int) -> None:
-        """Everything of this partition was just read from its start to its end."""
+    def acked(self, part: Part) -> dict[bytes, int]:
+        """What is acknowledged by now, and where it lies."""
+        return dict(self._acked.get(part, {}))
+
+    def check_all_read(self, part: Part, log_start: int, high_watermark: int, acked: Mapping[bytes, int] | None = None) -> None:
+        """Everything of this partition was just read from its start to its end.
+
+        acked: what was acknowledged when the reader began, if a repeated request may still add a record behind its end; default: all.
+        """
         at = self._at.get(part, {})
         for offset in range(log_start, high_watermark):
             if offset not in at:
                 self._fail(f"{part}: offset {offset} of [{log_start}, {high_watermark}) can not be read")
-        for identity, offset in self._acked.get(part, {}).items():
+        for identity, offset in (self._acked.get(part, {}) if acked is None else acked).items():
             if offset >= high_watermark:
                 self._fail(f"{part}: {identity!r} was acknowledged at {offset}, the log ends at {high_watermark}")
             elif offset < 0 and not identity.startswith(b"-") and identity not in self._where:
