@@ -42,6 +42,9 @@ SCENARIOS: Mapping[str, Mapping[str, int]] = {
 }  # fmt: skip
 
 
+_SLOW_P99_MS_MAX = 3_000.0
+"""A PUT that lands after its object was given up for good is outside what the store promises."""
+
 BALANCED = frozenset({"balance"})
 """Here the controller moves partitions by itself, as quickly as it can."""
 
@@ -147,7 +150,9 @@ class Chaos:
     def slow_broker(self) -> None:
         if (broker := self._running()) is not None:
             store = broker.raw_store
-            store.slow_factor = max(1.0, self._rng.choice((800.0, 3_000.0)) / self._world.weather.p50_ms)
+            weather = self._world.weather
+            wanted = self._rng.choice((800.0, 3_000.0)) / weather.p50_ms
+            store.slow_factor = max(1.0, min(wanted, _SLOW_P99_MS_MAX / weather.p99_ms))
             self._later(self._rng.choice((2.0, 8.0)), lambda: setattr(store, "slow_factor", 1.0))
 
     def store_down(self) -> None:
