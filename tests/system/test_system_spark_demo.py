@@ -12,6 +12,7 @@ from deploy.demo import clients
 from deploy.demo.delays import Delay, delays_in, difference
 from deploy.demo.flights import Flight, read_flights
 from deploy.kafka import Kafka
+from stream.manifest.errors import UnknownPartition
 from stream.reader import scan
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -30,6 +31,15 @@ def test_spark_finds_in_the_bucket_what_the_file_has(tmp_path: Path) -> None:
     assert (tmp_path / "flights.png").read_bytes().startswith(PNG)
 
 
+def is_named(store_url: str) -> bool:
+    """A new topic stands in the manifest a second after its creation."""
+    try:
+        scan(store_url, "flights", columns=["key"])
+    except UnknownPartition:
+        return False
+    return True
+
+
 def test_the_example_runs_without_brokers(tmp_path: Path) -> None:
     with LocalCluster(("--brokers", "1", "--no-restart", "--log-level", "error")) as cluster:
         state = cluster.state()
@@ -37,6 +47,7 @@ def test_the_example_runs_without_brokers(tmp_path: Path) -> None:
         sent = clients.produce(state.bootstrap, "flights", read_flights(RECORDS), lambda _: None)
         cluster.kill(cluster.brokers())
         cluster.wait_until(lambda state: state.of_role("broker")[0].phase == "stopped", 10, "the end of the broker")
+        cluster.wait_until(lambda state: is_named(state.store_url), 10, "a manifest that names the topic")
         assert scan(state.store_url, "flights", columns=["key"]).to_table().num_rows == sent.count
         environment = ENVIRONMENT | {"STORE": state.store_url}
         command = (sys.executable, str(ROOT / "docs" / "examples" / "flights_spark.py"))
