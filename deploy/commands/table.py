@@ -68,6 +68,7 @@ def sync(
     With --json each batch is one line. Records that do not decode go to the table <table>__dlq.
     """
     with told_errors():
+        from stream.reader.cluster import StoreCluster
         from stream.spark.table.source import TopicSource
         from stream.spark.table.sync import SyncOptions, TableSync
         from stream.spark.table.warehouse import REJECTS_SUFFIX, table_name_of
@@ -91,7 +92,7 @@ def sync(
             from deploy.output import Progress
 
             with Progress(f"{topic} to {name}", None, "records") as progress:
-                run = TableSync(TopicSource(store, cluster, topic), *tables, runner, options, on_files=progress.advance)
+                run = TableSync(TopicSource(StoreCluster(store, cluster), topic), *tables, runner, options, on_files=progress.advance)
                 _run(run, once=once, interval_s=interval_s, as_json=as_json)
 
 

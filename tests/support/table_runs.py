@@ -8,6 +8,7 @@ from typing import Any
 
 from support.table_log import SCHEMA, Log
 
+from stream.reader.cluster import StoreCluster
 from stream.spark.table.engines import Engine, LocalEngine
 from stream.spark.table.model import Commit, Layout
 from stream.spark.table.source import TopicSource
@@ -69,7 +70,7 @@ class Run:
         given = SyncOptions(**({"value_format": JSON, "batch_bytes": SMALL} | options))
         table = Watched(self.warehouse.table("t", given.layout), before, after)
         rejects = Watched(self.warehouse.table("t__dlq", Layout()), nothing, rejects_after)
-        return TableSync(TopicSource(self.log.store_url, "", "t"), table, rejects, self.engine, given)  # type: ignore[arg-type]
+        return TableSync(TopicSource(StoreCluster(self.log.store_url), "t"), table, rejects, self.engine, given)  # type: ignore[arg-type]
 
     def all(self, **options: Any) -> list[BatchReport]:
         """Until the table has everything."""
