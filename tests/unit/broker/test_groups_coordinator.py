@@ -3,14 +3,16 @@
 import asyncio
 import contextlib
 import itertools
-from collections.abc import AsyncIterator, Callable, Sequence
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from support.coordinator_log import MemoryLog
 
-from broker.groups.coordinator import OFFSETS_RETENTION_MS, GroupCoordinator, KeyValue
+from broker.coordinated import partition_for
+from broker.groups.coordinator import OFFSETS_RETENTION_MS, GroupCoordinator
 from broker.groups.model import GroupLimits, GroupState, JoinRequest, Member, Protocol, SyncRequest
+from broker.groups.offsets import GroupOffsets, TopicPartition
 from broker.groups.records import (
     CommittedOffset,
     GroupKey,
@@ -24,49 +26,15 @@ from broker.groups.records import (
     encode_group_value,
     encode_offset_key,
     encode_offset_value,
-    partition_for,
 )
 from broker.wire.error_codes import ErrorCode
-
-
-class MemoryOffsetsLog:
-    """Holds back durability until told, as a store does."""
-
-    def __init__(self) -> None:
-        self.partition_count = 4
-        self.foreign: set[int] = set()
-        self.durable: dict[int, list[Sequence[KeyValue]]] = {}
-        self.held: list[tuple[int, Sequence[KeyValue], Callable[[ErrorCode], None]]] = []
-        self.hold = False
-        self.appended = asyncio.Event()
-
-    def is_ours(self, partition: int) -> bool:
-        return partition not in self.foreign
-
-    def append(self, partition: int, records: Sequence[KeyValue], done: Callable[[ErrorCode], None]) -> None:
-        self.held.append((partition, records, done))
-        self.appended.set()
-        if not self.hold:
-            asyncio.get_running_loop().call_soon(self.release)
-
-    def release(self, error: ErrorCode = ErrorCode.NONE) -> None:
-        held, self.held = self.held, []
-        for partition, records, done in held:
-            if error is ErrorCode.NONE:
-                self.durable.setdefault(partition, []).append(records)
-            done(error)
-
-    async def read(self, partition: int) -> AsyncIterator[Sequence[KeyValue]]:
-        for batch in list(self.durable.get(partition, [])):
-            await asyncio.sleep(0)
-            yield batch
 
 
 def now_ms() -> int:
     return 1_700_000_000_000 + int(asyncio.get_running_loop().time() * 1000)
 
 
-def coordinator_on(log: MemoryOffsetsLog) -> GroupCoordinator:
+def coordinator_on(log: MemoryLog) -> GroupCoordinator:
     numbers = itertools.count()
     coordinator = GroupCoordinator(
         log,
@@ -85,27 +53,32 @@ async def loaded(coordinator: GroupCoordinator, group_id: str = "g") -> None:
             await asyncio.sleep(0)
 
 
+def committed(found: GroupOffsets | ErrorCode) -> dict[TopicPartition, CommittedOffset]:
+    assert not isinstance(found, ErrorCode), found
+    return found.committed
+
+
 def joining(member_id: str = "") -> JoinRequest:
     return JoinRequest(member_id, None, "c", "/h", 10_000, 10_000, "consumer", (Protocol("range", b"sub"),), needs_known_member_id=False)
 
 
 async def test_offsets_are_visible_only_when_durable() -> None:
-    log = MemoryOffsetsLog()
+    log = MemoryLog()
     coordinator = coordinator_on(log)
     await loaded(coordinator)
     log.hold = True
     log.appended.clear()
     commit = asyncio.create_task(coordinator.commit_offsets("g", "", None, -1, {("t", 0): CommittedOffset(7, -1, "", 1)}))
     await log.appended.wait()
-    assert coordinator.fetch_offsets("g") == {}
+    assert committed(coordinator.fetch_offsets("g")) == {}
     log.release()
     assert await commit == {("t", 0): ErrorCode.NONE}
-    assert coordinator.fetch_offsets("g") == {("t", 0): CommittedOffset(7, -1, "", 1)}
+    assert committed(coordinator.fetch_offsets("g")) == {("t", 0): CommittedOffset(7, -1, "", 1)}
     coordinator.close()
 
 
 async def test_failed_append_is_told_and_changes_nothing() -> None:
-    log = MemoryOffsetsLog()
+    log = MemoryLog()
     coordinator = coordinator_on(log)
     await loaded(coordinator)
     log.hold = True
@@ -114,12 +87,12 @@ async def test_failed_append_is_told_and_changes_nothing() -> None:
     await log.appended.wait()
     log.release(ErrorCode.NOT_COORDINATOR)
     assert await commit == {("t", 0): ErrorCode.NOT_COORDINATOR}
-    assert coordinator.fetch_offsets("g") == {}
+    assert committed(coordinator.fetch_offsets("g")) == {}
     coordinator.close()
 
 
 async def test_next_coordinator_finds_members_generation_and_offsets() -> None:
-    log = MemoryOffsetsLog()
+    log = MemoryLog()
     first = coordinator_on(log)
     await loaded(first)
     joined = await first.join("g", joining())
@@ -131,7 +104,7 @@ async def test_next_coordinator_finds_members_generation_and_offsets() -> None:
     second = coordinator_on(log)
     await loaded(second)
     assert second.heartbeat("g", joined.member_id, None, joined.generation) is ErrorCode.NONE
-    assert second.fetch_offsets("g") == {("t", 1): CommittedOffset(42, 3, "note", 1)}
+    assert committed(second.fetch_offsets("g")) == {("t", 1): CommittedOffset(42, 3, "note", 1)}
     description = second.describe_group("g")
     assert not isinstance(description, ErrorCode)
     assert (description.state, description.protocol) == (GroupState.STABLE, "range")
@@ -139,7 +112,7 @@ async def test_next_coordinator_finds_members_generation_and_offsets() -> None:
 
 
 async def test_requests_wait_for_a_group_on_its_way_here_and_not_for_one_that_is_elsewhere() -> None:
-    log = MemoryOffsetsLog()
+    log = MemoryLog()
     here = partition_for("g", log.partition_count)
     elsewhere = next(name for name in "abcdefgh" if partition_for(name, log.partition_count) != here)
     log.foreign.add(partition_for(elsewhere, log.partition_count))
@@ -153,7 +126,7 @@ async def test_requests_wait_for_a_group_on_its_way_here_and_not_for_one_that_is
     coordinator.partition_opened(here)
     async with asyncio.timeout(5):
         await waiting
-    assert coordinator.fetch_offsets("g") == {}
+    assert committed(coordinator.fetch_offsets("g")) == {}
     coordinator.partition_closed(here)
     await coordinator.ready("g")
     assert coordinator.fetch_offsets("g") is ErrorCode.NOT_COORDINATOR, "closed here: at another broker soon, whatever the metadata say"
@@ -161,7 +134,7 @@ async def test_requests_wait_for_a_group_on_its_way_here_and_not_for_one_that_is
 
 
 async def test_losing_the_partition_answers_who_waits() -> None:
-    log = MemoryOffsetsLog()
+    log = MemoryLog()
     coordinator = coordinator_on(log)
     await loaded(coordinator)
     first = await coordinator.join("g", joining())
@@ -174,7 +147,7 @@ async def test_losing_the_partition_answers_who_waits() -> None:
 
 
 async def test_delete_needs_an_empty_group_and_survives_a_reload() -> None:
-    log = MemoryOffsetsLog()
+    log = MemoryLog()
     coordinator = coordinator_on(log)
     await loaded(coordinator)
     joined = await coordinator.join("g", joining())
@@ -186,13 +159,13 @@ async def test_delete_needs_an_empty_group_and_survives_a_reload() -> None:
     coordinator.close()
     again = coordinator_on(log)
     await loaded(again)
-    assert again.fetch_offsets("g") == {}
+    assert committed(again.fetch_offsets("g")) == {}
     assert again.list_groups() == []
     again.close()
 
 
 async def test_groups_without_members_and_offsets_past_retention_are_forgotten() -> None:
-    log = MemoryOffsetsLog()
+    log = MemoryLog()
     coordinator = coordinator_on(log)
     await loaded(coordinator)
     old, young = CommittedOffset(1, -1, "", now_ms() - OFFSETS_RETENTION_MS - 1), CommittedOffset(2, -1, "", now_ms())
@@ -205,12 +178,12 @@ async def test_groups_without_members_and_offsets_past_retention_are_forgotten()
     coordinator.expire()
     await coordinator.commit_offsets("i", "", None, -1, {("t", 0): young})
     assert {group.group_id for group in coordinator.list_groups()} == {"g", "i"}
-    assert coordinator.fetch_offsets("g") == {("t", 0): old, ("t", 1): young}, "retention begins when the last member leaves"
+    assert committed(coordinator.fetch_offsets("g")) == {("t", 0): old, ("t", 1): young}, "retention begins when the last member leaves"
     coordinator.close()
 
 
 async def test_too_long_metadata_is_refused_alone() -> None:
-    log = MemoryOffsetsLog()
+    log = MemoryLog()
     coordinator = coordinator_on(log)
     await loaded(coordinator)
     offsets = {("t", 0): CommittedOffset(1, -1, "x" * 5_000, 1), ("t", 1): CommittedOffset(1, -1, "x", 1)}
