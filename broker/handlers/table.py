@@ -17,6 +17,7 @@ from broker.handlers import (
     quorum,
     reassignments,
     topics,
+    txn_markers,
 )
 from broker.handlers.api_versions import make_handler
 from broker.handlers.producer_ids import ProducerIds
@@ -41,6 +42,8 @@ _STATELESS: Final[Mapping[int, Handler]] = {
     apis.CREATE_TOPICS.key: topics.handle_create_topics,
     apis.DELETE_TOPICS.key: topics.handle_delete_topics,
     apis.OFFSET_FOR_LEADER_EPOCH.key: offset_for_leader_epoch.handle_offset_for_leader_epoch,
+    apis.WRITE_TXN_MARKERS.key: txn_markers.handle_write_txn_markers,
+    apis.WRITE_TXN_MARKERS.key: txn_markers.handle_write_txn_markers,
     apis.DESCRIBE_CONFIGS.key: configs.handle_describe_configs,
     apis.CREATE_PARTITIONS.key: topics.handle_create_partitions,
     apis.DELETE_GROUPS.key: groups.handle_delete_groups,
