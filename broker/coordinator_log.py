@@ -6,7 +6,6 @@ Must not: cache anything, or know what records mean.
 Source: Kafka's CoordinatorRuntime, PartitionWriter.
 """
 
-import struct
 from collections.abc import AsyncIterator, Callable, Sequence
 from dataclasses import dataclass
 from typing import Final, Protocol, TypeAlias
@@ -15,13 +14,12 @@ from broker.partition.append import AppendGroup
 from broker.partition.partition import Partition
 from broker.ports import Node
 from broker.wire.error_codes import ErrorCode
+from stream.batch.control import decode_marker
 from stream.batch.header import CONTROL_MASK, TRANSACTIONAL_MASK, Buffer, parse_header
 from stream.batch.records import Record, decode_records, encode_batch
 
 READ_BYTES: Final = 1 << 20
 """One read while loading: about 10,000 records, a few milliseconds of decoding between two turns of the loop."""
-_CONTROL_KEY: Final = struct.Struct(">hh")
-_COMMIT: Final = 1
 
 KeyValue: TypeAlias = tuple[bytes, bytes | None]
 Done: TypeAlias = Callable[[ErrorCode], None]
@@ -112,7 +110,7 @@ class TopicLog:
         def settled() -> None:
             done(_for_clients(group.outcomes[0].code))
 
-        group = AppendGroup(settled)
+        group = AppendGroup(settled, from_coordinator=producer is not None)
         group.run(self._node.storage, [(led, memoryview(batch))], now_ms)
 
     async def read(self, partition: int) -> AsyncIterator[LogBatch]:
@@ -129,10 +127,9 @@ class TopicLog:
 
 def _decode(batch: Buffer) -> LogBatch:
     header = parse_header(batch)
-    records = [(record.key or b"", record.value) for record in decode_records(batch)]
     if header.attributes & CONTROL_MASK:
-        kind = _CONTROL_KEY.unpack_from(records[0][0])[1] if records and len(records[0][0]) >= _CONTROL_KEY.size else None
-        return LogBatch((), header.producer_id, kind == _COMMIT)
+        return LogBatch((), header.producer_id, decode_marker(batch, header.producer_id, header.producer_epoch).committed)
+    records = [(record.key or b"", record.value) for record in decode_records(batch)]
     return LogBatch(records, header.producer_id if header.attributes & TRANSACTIONAL_MASK else -1)
 
 

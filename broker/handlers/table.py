@@ -18,6 +18,7 @@ from broker.handlers import (
     reassignments,
     topics,
     transactions,
+    txn_markers,
 )
 from broker.handlers.api_versions import make_handler
 from broker.ports import Handler, InlineHandler
@@ -46,6 +47,7 @@ _STATELESS: Final[Mapping[int, Handler]] = {
     apis.ADD_OFFSETS_TO_TXN.key: transactions.handle_add_offsets_to_txn,
     apis.END_TXN.key: transactions.handle_end_txn,
     apis.TXN_OFFSET_COMMIT.key: transactions.handle_txn_offset_commit,
+    apis.WRITE_TXN_MARKERS.key: txn_markers.handle_write_txn_markers,
     apis.DESCRIBE_CONFIGS.key: configs.handle_describe_configs,
     apis.CREATE_PARTITIONS.key: topics.handle_create_partitions,
     apis.DELETE_GROUPS.key: groups.handle_delete_groups,

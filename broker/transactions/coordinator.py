@@ -19,7 +19,7 @@ import structlog
 from broker.coordinated import Coordinated
 from broker.coordinator_log import CoordinatorLog
 from broker.transactions.machine import Transaction, new_transaction
-from broker.transactions.markers import Marker, MarkerSender
+from broker.transactions.markers import MarkerSender
 from broker.transactions.model import (
     NO_EPOCH,
     NO_PRODUCER_ID,
@@ -33,6 +33,7 @@ from broker.transactions.model import (
 )
 from broker.transactions.records import MalformedTransactionRecord, decode_key, decode_value, encode_key, encode_value
 from broker.wire.error_codes import ErrorCode
+from stream.batch.control import Marker
 
 log = structlog.get_logger()
 
@@ -250,8 +251,8 @@ class TransactionCoordinator:
         if effect is None or self._led.get(state.index) is not state:
             return
         metadata = effect.metadata
-        marker = Marker(state.index, state.epoch, metadata.producer_id, metadata.producer_epoch, effect.is_commit)
-        self._markers.send(marker, metadata.partitions, lambda: self._complete(state, transaction))
+        marker = Marker(metadata.producer_id, metadata.producer_epoch, effect.is_commit, state.epoch)
+        self._markers.send(state.index, marker, metadata.partitions, lambda: self._complete(state, transaction))
 
     def _complete(self, state: _Partition, transaction: Transaction) -> None:
         """All markers are written: say so, again and again if need be, for the next transaction of the id waits for it."""

@@ -18,6 +18,7 @@ import structlog
 
 from broker.transactions.model import TopicPartition
 from broker.wire.error_codes import ErrorCode
+from stream.batch.control import Marker
 from stream.ids import NodeId
 
 log = structlog.get_logger()
@@ -30,19 +31,9 @@ _SETTLED: Final = frozenset({ErrorCode.NONE, ErrorCode.INVALID_PRODUCER_EPOCH})
 """A partition that knows a later epoch of the producer has nothing left of ours to end."""
 
 
-@dataclass(frozen=True, slots=True)
-class Marker:
-    """What one transaction writes into each of its partitions."""
-
-    coordinator_partition: int
-    coordinator_epoch: int
-    producer_id: int
-    producer_epoch: int
-    committed: bool
-
-
 @dataclass(slots=True, eq=False)
 class _Job:
+    coordinator_partition: int
     marker: Marker
     done: Callable[[], None]
     remaining: set[TopicPartition]
@@ -72,8 +63,8 @@ class _Lane:
 
 LeaderOf: TypeAlias = Callable[[TopicPartition], NodeId | None]
 """None: nobody leads it at the moment. Raises KeyError: it does not exist (any more)."""
-Write: TypeAlias = Callable[[NodeId, Sequence[Target]], Awaitable[Mapping[Target, ErrorCode]]]
-"""One request to one broker. May raise anything: then all of it is tried again."""
+Write: TypeAlias = Callable[[NodeId, Sequence[Target]], Awaitable[Mapping[Target, int]]]
+"""One request to one broker: error codes. May raise anything: then all of it is tried again."""
 
 
 class MarkerSender:
@@ -84,10 +75,10 @@ class MarkerSender:
         self._lanes: dict[NodeId, _Lane] = {}
         self._retries: dict[float, tuple[asyncio.TimerHandle, list[Target]]] = {}
 
-    def send(self, marker: Marker, partitions: Iterable[TopicPartition], done: Callable[[], None]) -> None:
+    def send(self, coordinator_partition: int, marker: Marker, partitions: Iterable[TopicPartition], done: Callable[[], None]) -> None:
         """`done` is called once all have it; not at all if this broker loses the coordinator's partition before (`forget`)."""
-        job = _Job(marker, done, set(partitions))
-        self._jobs.setdefault(marker.coordinator_partition, set()).add(job)
+        job = _Job(coordinator_partition, marker, done, set(partitions))
+        self._jobs.setdefault(coordinator_partition, set()).add(job)
         if not job.remaining:
             self._finish(job)
         self._route([Target(job, partition) for partition in sorted(job.remaining)])
@@ -149,7 +140,7 @@ class MarkerSender:
             code = results.get(target, ErrorCode.UNKNOWN_SERVER_ERROR)
             if code in _SETTLED:
                 self._settle(target)
-            elif code is ErrorCode.TRANSACTION_COORDINATOR_FENCED:
+            elif code == ErrorCode.TRANSACTION_COORDINATOR_FENCED:
                 # The next coordinator finishes it; that we have lost the partition is on its way to us.
                 self._end(target.job)
             else:
@@ -182,6 +173,6 @@ class MarkerSender:
 
     def _end(self, job: _Job) -> None:
         job.is_over = True
-        jobs = self._jobs.get(job.marker.coordinator_partition)
+        jobs = self._jobs.get(job.coordinator_partition)
         if jobs is not None:
             jobs.discard(job)

@@ -12,13 +12,14 @@ from dataclasses import dataclass
 from typing import Final, TypeAlias
 
 from broker.ports import Buffer, Node
-from broker.transactions.markers import Marker, Target
+from broker.transactions.markers import Target
 from broker.transactions.model import TopicPartition
 from broker.transactions.records import group_by_topic
 from broker.wire import apis, framing
 from broker.wire.error_codes import ErrorCode
 from broker.wire.gen import write_txn_markers
 from controller.metadata.nodes import NodeState
+from stream.batch.control import Marker
 from stream.ids import NodeEpoch, NodeId
 
 ANSWER_BYTES_MAX: Final = 8 * 1024 * 1024
@@ -54,14 +55,14 @@ class MarkerPeers:
         self._write_locally = write_locally
         self._peers: dict[NodeId, _Peer] = {}
 
-    async def write(self, node_id: NodeId, targets: Sequence[Target]) -> Mapping[Target, ErrorCode]:
+    async def write(self, node_id: NodeId, targets: Sequence[Target]) -> Mapping[Target, int]:
         """Raises PeerGone, OSError, EOFError, WireError."""
         wanted: dict[Marker, list[TopicPartition]] = {}
         for target in targets:
             wanted.setdefault(target.marker, []).append(target.partition)
         codes = await self._write_here(wanted) if node_id == self._node.node_id else _codes(await self._ask(node_id, _request(wanted)))
         found = [(target, codes.get((target.marker.producer_id, target.partition))) for target in targets]
-        return {target: ErrorCode(code) for target, code in found if code is not None}
+        return {target: code for target, code in found if code is not None}
 
     def close(self) -> None:
         for node_id in list(self._peers):

@@ -101,8 +101,8 @@ def broker_record(node_id: int, *, host: str = "", machine: str = "m1", fenced: 
 def topic_records(topic_id: UUID, name: str, image: MetadataImage, *, partitions: int = 1, leader: int = 1, epoch: int = 1) -> list[Record]:
     records: list[Record] = [TopicRecord(topic_id, name)]
     for index in range(partitions):
-        first = image.next_stream_id + 2 * index
-        records += [StreamCreated(StreamId(first + at), topic_id, index, kind) for at, kind in enumerate(("meta", "data"))]
+        first = image.next_stream_id + 3 * index
+        records += [StreamCreated(StreamId(first + at), topic_id, index, kind) for at, kind in enumerate(("meta", "data", "txn"))]
         records.append(
             PartitionRecord(
                 topic_id,
@@ -113,6 +113,7 @@ def topic_records(topic_id: UUID, name: str, image: MetadataImage, *, partitions
                 StreamEpoch(3),
                 StreamId(first),
                 StreamId(first + 1),
+                StreamId(first + 2),
             )
         )
     return records

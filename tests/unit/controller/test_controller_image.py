@@ -186,7 +186,7 @@ def test_records_are_read_back_and_unknown_ones_are_refused(cluster: Cluster) ->
         ObjectDestroyed(ObjectId(0), Millis(1)),
         ObjectDestroyed(ObjectId(99), Millis(1)),
         WalEnded(NodeId(9), NodeEpoch(9), WalSequence(0)),
-        PartitionRecord(UUID(int=99), 0, (NodeId(1),), NodeId(1), NodeEpoch(1), 0, StreamId(0), StreamId(1)),
+        PartitionRecord(UUID(int=99), 0, (NodeId(1),), NodeId(1), NodeEpoch(1), 0, StreamId(0), StreamId(1), StreamId(2)),
     ],
 )
 def test_a_record_that_does_not_fit_stops_everything(cluster: Cluster, record: Record) -> None:

@@ -58,7 +58,7 @@ class World(Cluster):
         closes: list[CloseItem] = []
         for topic in self.image.topics:
             for partition in topic.partitions:
-                for stream_id in (partition.meta_stream_id, partition.data_stream_id):
+                for stream_id in partition.stream_ids:
                     stream = self.image.streams.get(stream_id)
                     assert stream is not None
                     if stream.opened and stream.owner == node and leader_of(partition) != node:

@@ -127,7 +127,7 @@ class Life:
         source = leader_of(partition)
         target = self.rng.choice([node_id for node_id in self.live if node_id != source.node_id])
         self.cluster.move("t", index, target)
-        ids = [partition.meta_stream_id, partition.data_stream_id]
+        ids = list(partition.stream_ids)
         named = self.uncommitted(source, list(ids))
         self.in_place |= {(source, sequence) for sequence, _ in named}
         closes = [close(stream_id, partition.leader_epoch, self.durable.get(stream_id, 0)) for stream_id in ids]

@@ -72,7 +72,7 @@ class Large(Cluster):
     def open_all(self) -> None:
         opened: list[Record] = []
         for partition in self.partitions("t"):
-            for stream_id in (partition.meta_stream_id, partition.data_stream_id):
+            for stream_id in partition.stream_ids:
                 opened.append(StreamOpened(stream_id, partition.leader_epoch, partition.leader, partition.leader_node_epoch))
         self.apply(opened)
 

@@ -121,7 +121,7 @@ class TestGrowAndDelete:
         after = cluster.partitions("t")
         assert after[:2] == before
         assert len(after) == 4
-        assert len({stream for p in after for stream in (p.meta_stream_id, p.data_stream_id)}) == 8
+        assert len({stream for p in after for stream in p.stream_ids}) == 12
 
     def test_what_is_refused(self, cluster: Cluster) -> None:
         cluster.topic("t", 2)
