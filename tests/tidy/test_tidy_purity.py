@@ -87,7 +87,11 @@ CORES = (
     "broker/partition/leader_epochs.py",
     "broker/groups/classic.py",
     "broker/groups/model.py",
+    "broker/groups/offsets.py",
     "broker/groups/records.py",
+    "broker/transactions/machine.py",
+    "broker/transactions/model.py",
+    "broker/transactions/records.py",
 )
 
 

@@ -454,8 +454,8 @@ async def test_producer_ids_are_given_once_and_blocks_are_used_up(fixture: Fixtu
     given = [(await fixture.ask(apis.INIT_PRODUCER_ID, 4, request)).producer_id for _ in range(5)]
     assert given == [2, 3, 4, 5, 6]
     assert len(fixture.client.asked) == 3
-    response = await fixture.ask(apis.INIT_PRODUCER_ID, 4, init_producer_id.InitProducerIdRequest("tx", 60_000))
-    assert response.error_code == ErrorCode.UNSUPPORTED_VERSION
+    response = await fixture.ask(apis.INIT_PRODUCER_ID, 4, init_producer_id.InitProducerIdRequest("tx", 60_000, 5, -1))
+    assert response.error_code == ErrorCode.INVALID_REQUEST, "an epoch belongs to the producer id"
     fixture.client.fail_with = TimeoutError()
     await fixture.ask(apis.INIT_PRODUCER_ID, 4, request)
     response = await fixture.ask(apis.INIT_PRODUCER_ID, 4, request)

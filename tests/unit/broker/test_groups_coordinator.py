@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 from support.coordinator_log import MemoryLog
 
 from broker.coordinated import partition_for
+from broker.coordinator_log import TransactionalProducer
 from broker.groups.coordinator import OFFSETS_RETENTION_MS, GroupCoordinator
 from broker.groups.model import GroupLimits, GroupState, JoinRequest, Member, Protocol, SyncRequest
 from broker.groups.offsets import GroupOffsets, TopicPartition
@@ -223,3 +224,108 @@ def test_foreign_bytes_raise_nothing_else(data: bytes) -> None:
     for decode in (decode_key, decode_offset_value, decode_group_value):
         with contextlib.suppress(MalformedGroupRecord):
             decode(data)
+
+
+PRODUCER = TransactionalProducer(7, 0)
+ANYBODY = ("", None, -1)
+
+
+async def test_offsets_of_a_transaction_count_once_its_marker_is_durable_also_at_the_next_coordinator() -> None:
+    log = MemoryLog()
+    coordinator = coordinator_on(log)
+    await loaded(coordinator)
+    partition = coordinator.partition_of("g")
+    assert partition is not None
+    key, before, after = ("t", 0), CommittedOffset(1, -1, "", 1), CommittedOffset(9, -1, "", 1)
+    await coordinator.commit_offsets("g", "", None, -1, {key: before})
+    assert await coordinator.commit_transactional_offsets("g", ANYBODY, PRODUCER, {key: after}) == {key: ErrorCode.NONE}
+    for _ in range(2):
+        offsets = coordinator.fetch_offsets("g")
+        assert not isinstance(offsets, ErrorCode)
+        assert (offsets.committed, offsets.is_pending(key)) == ({key: before}, True)
+        assert await coordinator.delete_group("g") is ErrorCode.NON_EMPTY_GROUP
+        coordinator.close()
+        coordinator = coordinator_on(log)
+        await loaded(coordinator)
+    log.append_marker(partition, 7, committed=True, done=lambda _: coordinator.complete_transaction(partition, 7, True))
+    log.release()
+    for _ in range(2):
+        offsets = coordinator.fetch_offsets("g")
+        assert not isinstance(offsets, ErrorCode)
+        assert (offsets.committed, offsets.is_pending(key)) == ({key: after}, False)
+        coordinator.close()
+        coordinator = coordinator_on(log)
+        await loaded(coordinator)
+    coordinator.close()
+
+
+async def test_a_marker_that_comes_while_the_group_is_loaded_is_not_lost() -> None:
+    log = MemoryLog()
+    first = coordinator_on(log)
+    await loaded(first)
+    key, after = ("t", 0), CommittedOffset(9, -1, "", 1)
+    await first.commit_transactional_offsets("g", ANYBODY, PRODUCER, {key: after})
+    first.close()
+    second = coordinator_on(log)
+    partition = second.partition_of("g")
+    assert partition is not None
+    await asyncio.sleep(0)  # the load has begun, and reads what was durable then
+    second.complete_transaction(partition, 7, True)
+    await loaded(second)
+    assert committed(second.fetch_offsets("g")) == {key: after}
+    second.close()
+
+
+async def test_offsets_that_failed_to_be_written_leave_nothing_pending() -> None:
+    log = MemoryLog()
+    coordinator = coordinator_on(log)
+    await loaded(coordinator)
+    log.hold = True
+    log.appended.clear()
+    commit = asyncio.create_task(
+        coordinator.commit_transactional_offsets("g", ANYBODY, PRODUCER, {("t", 0): CommittedOffset(9, -1, "", 1)})
+    )
+    await log.appended.wait()
+    offsets = coordinator.fetch_offsets("g")
+    assert not isinstance(offsets, ErrorCode)
+    assert offsets.is_pending(("t", 0)), "its transaction may be committed next"
+    log.release(ErrorCode.INVALID_PRODUCER_EPOCH)
+    assert await commit == {("t", 0): ErrorCode.INVALID_PRODUCER_EPOCH}
+    assert not offsets.has_pending
+    coordinator.close()
+
+
+steps = st.lists(
+    st.one_of(
+        st.tuples(st.just("put"), st.just(0), st.sets(st.integers(0, 2), min_size=1)),
+        st.tuples(st.just("stage"), st.integers(1, 3), st.sets(st.integers(0, 2), min_size=1)),
+        st.tuples(st.sampled_from(["commit", "abort"]), st.integers(1, 3), st.just(set[int]())),
+    ),
+    max_size=30,
+)
+
+
+@given(steps)
+def test_the_offset_appended_last_wins_whatever_ends_first(actions: list[tuple[str, int, set[int]]]) -> None:
+    offsets = GroupOffsets()
+    log: list[tuple[int, int, set[int]]] = []
+    """(number, producer, partitions), in the order of the log; producer 0 stands outside of transactions."""
+    decided: set[int] = set()
+    for number, (action, producer, partitions) in enumerate(actions):
+        value = {("t", partition): CommittedOffset(number, -1, "", 0) for partition in partitions}
+        if action == "put":
+            offsets.put(value)
+            log.append((number, 0, partitions))
+            decided.add(number)
+        elif action == "stage":
+            offsets.stage(producer, value).is_durable = True
+            log.append((number, producer, partitions))
+        else:
+            offsets.complete(producer, committed=action == "commit")
+            decided |= {at for at, writer, _ in log if writer == producer and action == "commit"}
+            log = [entry for entry in log if entry[1] != producer or entry[0] in decided]
+            log = [(at, 0 if at in decided else writer, held) for at, writer, held in log]
+        for partition in range(3):
+            newest = max((at for at, _, held in log if at in decided and partition in held), default=None)
+            found = offsets.committed.get(("t", partition))
+            assert (None if found is None else found.offset) == newest
