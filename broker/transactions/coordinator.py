@@ -52,8 +52,8 @@ class _Partition:
     index: int
     epoch: int
     transactions: dict[str, Transaction] = field(default_factory=dict[str, Transaction])
-    changed: asyncio.Event = field(default_factory=asyncio.Event)
-    """Set and replaced whenever a record of it is durable, or failed."""
+    waiting: dict[str, asyncio.Event] = field(default_factory=dict[str, asyncio.Event])
+    """By transactional id: requests that wait until a record of it is durable, or failed."""
 
 
 class TransactionCoordinator:
@@ -128,7 +128,8 @@ class TransactionCoordinator:
 
     def _unload(self, state: _Partition) -> None:
         self._markers.forget(state.index)
-        _tell_change(state)
+        for transactional_id in list(state.waiting):
+            _tell_change(state, transactional_id)
 
     # --- requests -----------------------------------------------------------------------------------------------------------------------
 
@@ -204,7 +205,7 @@ class TransactionCoordinator:
             outcome = step(transaction)
             if isinstance(outcome, Persist):
                 outcome = await self._persist(state, transaction, outcome)
-            if outcome is not ErrorCode.CONCURRENT_TRANSACTIONS or not await _until_changed(state, deadline):
+            if outcome is not ErrorCode.CONCURRENT_TRANSACTIONS or not await _until_changed(state, transactional_id, deadline):
                 return outcome
 
     def _transaction(self, state: _Partition, transactional_id: str, *, create: bool) -> Transaction | ErrorCode:
@@ -240,7 +241,7 @@ class TransactionCoordinator:
                 transaction.not_persisted()
             if transaction.is_new or transaction.current.state is TransactionState.DEAD:
                 state.transactions.pop(metadata.transactional_id, None)
-            _tell_change(state)
+            _tell_change(state, metadata.transactional_id)
             answer(persist.answer if code is ErrorCode.NONE else _for_clients(code))
 
         self._log.append(state.index, [record], done)
@@ -279,19 +280,20 @@ class TransactionCoordinator:
                     self._append(state, transaction, persist, lambda code: None)
 
 
-async def _until_changed(state: _Partition, deadline: float) -> bool:
+async def _until_changed(state: _Partition, transactional_id: str, deadline: float) -> bool:
     """False: it is too late to wait any more."""
     try:
         async with asyncio.timeout_at(deadline):
-            await state.changed.wait()
+            await state.waiting.setdefault(transactional_id, asyncio.Event()).wait()
     except TimeoutError:
         return False
     return True
 
 
-def _tell_change(state: _Partition) -> None:
-    changed, state.changed = state.changed, asyncio.Event()
-    changed.set()
+def _tell_change(state: _Partition, transactional_id: str) -> None:
+    changed = state.waiting.pop(transactional_id, None)
+    if changed is not None:
+        changed.set()
 
 
 def _for_clients(code: ErrorCode) -> ErrorCode:

@@ -24,9 +24,10 @@ from stream.ids import NodeId
 log = structlog.get_logger()
 
 MARKERS_PER_REQUEST_MAX: Final = 2_000
-REQUEST_TIMEOUT_S: Final = 10.0
+REQUEST_TIMEOUT_S: Final = 5.0
 _RETRY_FIRST_S: Final = 0.05
 _RETRY_MAX_S: Final = 2.0
+_FENCED: Final = int(ErrorCode.TRANSACTION_COORDINATOR_FENCED)
 _SETTLED: Final = frozenset({ErrorCode.NONE, ErrorCode.INVALID_PRODUCER_EPOCH})
 """A partition that knows a later epoch of the producer has nothing left of ours to end."""
 
@@ -140,7 +141,7 @@ class MarkerSender:
             code = results.get(target, ErrorCode.UNKNOWN_SERVER_ERROR)
             if code in _SETTLED:
                 self._settle(target)
-            elif code == ErrorCode.TRANSACTION_COORDINATOR_FENCED:
+            elif code == _FENCED:
                 # The next coordinator finishes it; that we have lost the partition is on its way to us.
                 self._end(target.job)
             else:

@@ -16,8 +16,8 @@ class ProducerIds:
 
     def __init__(self, node: Node) -> None:
         self._node = node
-        self._next = 0
-        self._end = 0
+        self._next: int = 0
+        self._end: int = 0
         self._lock = asyncio.Lock()
 
     async def allocate(self) -> int:

@@ -1,6 +1,7 @@
 """Transactions with unmodified clients: all or nothing over topics and offsets, zombies fenced, aborts invisible, timeouts abort."""
 
 import asyncio
+import gc
 from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any
@@ -25,6 +26,7 @@ async def cluster(tmp_path: Path) -> AsyncIterator[Cluster]:
     }
     async with Cluster(tmp_path, brokers=2, **settings) as cluster:
         yield cluster
+        gc.collect()  # producers in the tracebacks of errors end while their brokers live, not at some later moment
 
 
 def transactional(bootstrap: str, transactional_id: str, **settings: Any) -> Producer:

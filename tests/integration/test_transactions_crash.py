@@ -5,6 +5,7 @@ half shows as a number that is there twice, or missing, or not in the other topi
 """
 
 import asyncio
+import gc
 from collections.abc import AsyncIterator, Coroutine
 from concurrent.futures import Future
 from pathlib import Path
@@ -26,6 +27,7 @@ STEPS: Final = ("produced", "offsets sent", "committing", "committed")
 async def cluster(tmp_path: Path) -> AsyncIterator[FaultCluster]:
     async with FaultCluster(tmp_path, brokers=2, transaction_abort_timed_out_transaction_cleanup_interval_ms=50) as cluster:
         yield cluster
+        gc.collect()  # producers in the tracebacks of errors end while their brokers live, not at some later moment
 
 
 class Rounds:
