@@ -171,8 +171,8 @@ class PartitionLog:
 
     @property
     def txn_trim_offset(self) -> Offset | None:
-        """Where the txn stream may begin: nobody reads what lies below the log's start. Events that may not be durable are kept."""
-        offset = min(self.data.start_offset, self.txn.confirmed_offset)
+        """Where the txn stream may begin: nobody reads what lies below the log's start, but for the newest event that is durable."""
+        offset = Offset(min(self.data.start_offset, self.txn.confirmed_offset - 1))
         return offset if offset > self.txn.start_offset else None
 
     async def read_aborted(self, storage: Storage, start_offset: Offset, end_offset: Offset) -> list[AbortedTransaction]:

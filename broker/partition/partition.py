@@ -70,7 +70,7 @@ class Partition:
     @property
     def last_stable_offset(self) -> Offset:
         """Up to here a consumer that reads committed records may read."""
-        return self._last_stable_offset
+        return max(self._last_stable_offset, self.log.data.start_offset)
 
     @property
     def log_end_offset(self) -> Offset:
@@ -129,7 +129,7 @@ class Partition:
 
         committed: only those below the last stable offset, which lies behind `offset`.
         """
-        end_offset = self._last_stable_offset if committed else self._high_watermark
+        end_offset = self.last_stable_offset if committed else self._high_watermark
         return self._storage.read_cached(self.log.data.stream_id, offset, end_offset, max_bytes)
 
     async def read(self, offset: Offset, max_bytes: int, *, committed: bool = False) -> Sequence[Buffer]:
@@ -137,7 +137,7 @@ class Partition:
 
         Raises OffsetOutOfRange (trimmed meanwhile), and errors of the store.
         """
-        end_offset = self._last_stable_offset if committed else self._high_watermark
+        end_offset = self.last_stable_offset if committed else self._high_watermark
         return await self._storage.read(self.log.data.stream_id, offset, end_offset, max_bytes)
 
     async def read_aborted(self, start_offset: Offset, end_offset: Offset) -> list[AbortedTransaction]:

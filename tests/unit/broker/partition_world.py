@@ -106,6 +106,10 @@ class World:
             pass
 
     fenced = False
+    offset = 0
+
+    async def backed_up(self, position):
+        pass
 
     async def reached(self, offset, deadline):
         pass

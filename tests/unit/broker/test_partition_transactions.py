@@ -1,4 +1,4 @@
-"""Transactions in a partition over real storage: what is stable, who is fenced, and that neither close, crash nor move forgets any of it."""
+"""Transactions in a partition over real storage: what is stable, who is fenced; neither close, crash nor move forgets it."""
 
 import asyncio
 
@@ -153,9 +153,9 @@ async def test_the_end_of_a_transaction_counts_only_when_it_is_durable(one):
     await one.produce("t", transactional(7, 0, b"a"))
     one.storage.stop_acknowledging()
     marking = asyncio.ensure_future(one.mark("t", 7, commit=True))
-    while (await one.opened("t")).log_end_offset < 2:
-        await asyncio.sleep(0)
     partition = await one.opened("t")
+    await asyncio.sleep(0)
+    assert partition.log_end_offset == 2
     assert not partition.log.transactions.is_open(7)
     assert partition.last_stable_offset == 0
     one.storage.resume_acknowledging()
