@@ -88,12 +88,16 @@ class AppendGroup:
         if not partition.accepts_records:
             outcome.fail(ErrorCode.NOT_LEADER_OR_FOLLOWER, None)
             return
-        log, marker = partition.log, None
+        log = partition.log
+        marker: Marker | None = None
+        records: memoryview | None
+        plan: BatchHeader | KnownBatch | Refusal
         if isinstance(content, Marker):
             marker = content
             records, plan = log.plan_marker(marker, now_ms)
         else:
-            records, plan = content, log.plan(content, now_ms, from_coordinator=self._from_coordinator)
+            records = content
+            plan = log.plan(records, now_ms, from_coordinator=self._from_coordinator)
         if isinstance(plan, Refusal):
             outcome.fail(plan.code, plan.message)
             outcome.record_errors = plan.record_errors

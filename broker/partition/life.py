@@ -86,11 +86,11 @@ class Lifecycle:
         lone: list[StreamHandle] = []
         for at, record in enumerate(records):
             streams = opened[_STREAMS_COUNT * at : _STREAMS_COUNT * (at + 1)]
-            handles = [item for item in streams if isinstance(item, StreamHandle)]
-            if len(handles) == _STREAMS_COUNT:
-                results.append(Held(record, *handles))
+            meta, data, txn = streams
+            if isinstance(meta, StreamHandle) and isinstance(data, StreamHandle) and isinstance(txn, StreamHandle):
+                results.append(Held(record, meta, data, txn))
                 continue
-            lone += handles
+            lone += [item for item in streams if isinstance(item, StreamHandle)]
             results.append(next(item for item in streams if isinstance(item, Exception)))
         if lone:
             await self._storage.close_streams(lone)

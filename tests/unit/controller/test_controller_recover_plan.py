@@ -190,7 +190,7 @@ def test_nothing_durable_is_missing_whenever_the_disks_are_lost(seed: int) -> No
 def test_deleting_before_the_backup_loses_data_and_the_plan_says_so() -> None:
     """What the rule is for: the same lives, but bytes go as soon as nobody needs them."""
     lost = 0
-    for seed in range(40):
+    for seed in range(60):
         life = Life(seed, gated=False)
         for _ in range(60):
             life.step()
