@@ -77,6 +77,8 @@ def writers(cluster: ThreadedCluster) -> Iterator[Writers]:
     writers.leave_open()
     yield writers
     writers.transactional[0].abort_transaction(WAIT_S)
+    writers.transactional.clear()  # producers end while their brokers live
+    del writers.plain
 
 
 def last_stable_offsets(cluster: ThreadedCluster) -> dict[int, int]:
