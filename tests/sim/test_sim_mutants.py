@@ -25,6 +25,8 @@ SCENARIO = {
     "unclean_open_without_scan": "crash",
     "producers_not_restored": "move",
     "duplicate_answered_at_once": "store",
+    "readers_not_told_of_transactions": "transactions",
+    "open_transactions_not_restored": "transactions",
     "sequences_not_checked": "calm",
     "slots_in_place_deleted_by_their_writer": "move",
     "watermark_moves_at_append": "calm",
