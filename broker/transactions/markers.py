@@ -146,7 +146,10 @@ class MarkerSender:
                 self._end(target.job)
             else:
                 again.append(target)
-        self._retry(again)
+        if again:
+            codes = sorted({results.get(target, ErrorCode.UNKNOWN_SERVER_ERROR) for target in again})
+            log.info("markers_refused", node_id=node_id, partitions=len(again), codes=codes)
+            self._retry(again)
 
     def _retry(self, targets: Sequence[Target]) -> None:
         for target in targets:

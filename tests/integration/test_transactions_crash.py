@@ -6,6 +6,7 @@ half shows as a number that is there twice, or missing, or not in the other topi
 
 import asyncio
 import gc
+import time
 from collections.abc import AsyncIterator, Coroutine
 from concurrent.futures import Future
 from pathlib import Path
@@ -21,6 +22,8 @@ from broker.internal_topics import TRANSACTIONS_TOPIC
 TID: Final = "tid"
 STEPS: Final = ("produced", "offsets sent", "committing", "committed")
 """In each round the crash comes at another one."""
+
+ROUNDS_TIMEOUT_S: Final = 50
 
 
 @pytest.fixture
@@ -47,7 +50,9 @@ class Rounds:
         produce(self._bootstrap, "in", [b"%d" % number for number in range(len(STEPS))])
         self._consumer = confluent_consumer(self._bootstrap, "g", enable_auto_commit=False, isolation_level="read_committed")
         try:
+            deadline = time.monotonic() + ROUNDS_TIMEOUT_S
             while (number := self._next()) < len(STEPS):
+                assert time.monotonic() < deadline, f"round {number} does not end"
                 try:
                     self._round(number)
                 except KafkaException as error:
