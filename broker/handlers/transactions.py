@@ -17,6 +17,7 @@ from broker.groups.offsets import TopicPartition
 from broker.groups.records import CommittedOffset
 from broker.internal_topics import OFFSETS_TOPIC, ensure_topic
 from broker.ports import Node, RequestContext, Response
+from broker.transactions.coordinator import NOBODY
 from broker.transactions.model import NO_EPOCH, NO_PRODUCER_ID, ProducerIdentity, TransactionMetadata, TransactionState
 from broker.transactions.records import group_by_topic
 from broker.wire.framing import decode_body
@@ -29,6 +30,7 @@ from broker.wire.gen import (
     list_transactions,
     txn_offset_commit,
 )
+from controller.errors import ControllerError
 
 _KNOW_FENCED_FROM: Final = {22: 4, 24: 2, 25: 2, 26: 2}
 """By API: the first version whose clients know PRODUCER_FENCED (KIP-588)."""
@@ -49,7 +51,11 @@ async def handle_init_producer_id(node: Node, ctx: RequestContext) -> Response:
     if (request.producer_id == NO_PRODUCER_ID) != (request.producer_epoch == NO_EPOCH):
         return encode_response(ctx, init_producer_id.InitProducerIdResponse(error_code=ErrorCode.INVALID_REQUEST, producer_epoch=NO_EPOCH))
     expected = None if request.producer_id == NO_PRODUCER_ID else ProducerIdentity(request.producer_id, request.producer_epoch)
-    code, given = await node.transactions.init_producer_id(request.transactional_id, request.transaction_timeout_ms, expected)
+    try:
+        code, given = await node.transactions.init_producer_id(request.transactional_id, request.transaction_timeout_ms, expected)
+    except (ControllerError, TimeoutError):
+        # No producer id was to be had: the one code that all clients take for "ask the coordinator again".
+        code, given = ErrorCode.COORDINATOR_LOAD_IN_PROGRESS, NOBODY
     response = init_producer_id.InitProducerIdResponse(
         error_code=_code(ctx, code), producer_id=given.producer_id, producer_epoch=given.producer_epoch
     )

@@ -16,6 +16,7 @@ from broker.errors import ErrorCode
 from broker.handlers.table import INLINE, make_handlers
 from broker.ports import Handler, Node, Response
 from broker.server import CannotAnswer
+from broker.transactions.producer_ids import ProducerIds
 from broker.wire import apis, framing
 from broker.wire.codecs import CODECS
 from broker.wire.errors import UnsupportedApi, WireError
@@ -130,6 +131,7 @@ class Fixture:
             storage=SimpleNamespace(is_full=False, fenced=False),
             now_ms=lambda: 0, can_write=lambda: True, departed=lambda: self.departed.listed(0),
         )  # fmt: skip
+        self.node.producer_ids = ProducerIds(cast("Node", self.node))
         self.connection = FakeConnection()
         self.use(make_handlers())
 
