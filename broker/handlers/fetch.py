@@ -218,6 +218,7 @@ class _FetchCall:
             size_bytes = sum(map(len, target.result.records))
             if size_bytes > target.size_bytes and not is_first:
                 target.result.records = ()
+                target.result.aborted_transactions = () if self._reads_committed else None
             elif size_bytes:
                 is_first = False
 

@@ -24,7 +24,7 @@ from broker.partition.transactions import Transactions
 from broker.partition.validation import DEFAULT_RULES, Refusal, TopicRules, validate_batch
 from broker.wire.error_codes import ErrorCode
 from stream.batch.control import Marker, decode_marker, encode_marker
-from stream.batch.header import BatchHeader, iter_headers, parse_header, patch_log_append_time, patch_offset_and_epoch
+from stream.batch.header import TRANSACTIONAL_MASK, BatchHeader, iter_headers, parse_header, patch_log_append_time, patch_offset_and_epoch
 from stream.errors import BatchCorrupt, StreamError
 from stream.ids import Millis, Offset, StreamEpoch, StreamId
 from stream.reader.slices import AbortedTransaction
@@ -100,7 +100,7 @@ class PartitionLog:
         header = validate_batch(records, self.rules, now_ms, from_coordinator=from_coordinator)
         if isinstance(header, Refusal) or header.producer_id < 0:
             return header
-        transactional = header.is_transactional
+        transactional = header.attributes & TRANSACTIONAL_MASK != 0
         verdict = self.producers.check(
             header.producer_id, header.producer_epoch, header.base_sequence, header.record_count, transactional=transactional
         )
@@ -131,7 +131,7 @@ class PartitionLog:
         count = header.record_count
         end_offset = Offset(base_offset + count)
         entries = [AppendEntry(self.data.stream_id, base_offset, end_offset, count, Millis(max_timestamp_ms), records)]
-        if header.is_transactional:
+        if header.attributes & TRANSACTIONAL_MASK:
             event = self.transactions.ended(marker, base_offset) if marker else self.transactions.begun(header.producer_id, base_offset)
             if event is not None:
                 entries.append(self._event_entry(event, end_offset, now_ms))
@@ -146,6 +146,7 @@ class PartitionLog:
             self.producers.record_marker(marker, now_ms)
             self.transactions.end(marker, base_offset)
         elif header.producer_id >= 0:
+            transactional = header.attributes & TRANSACTIONAL_MASK != 0
             self.producers.record(
                 header.producer_id,
                 header.producer_epoch,
@@ -154,9 +155,9 @@ class PartitionLog:
                 base_offset=base_offset,
                 end_offset=Offset(base_offset + header.last_offset_delta + 1),
                 now_ms=now_ms,
-                transactional=header.is_transactional,
+                transactional=transactional,
             )
-            if header.is_transactional:
+            if transactional:
                 self.transactions.begin(header.producer_id, base_offset)
 
     def checkpoint(self, now_ms: Millis) -> AppendEntry:

@@ -80,15 +80,14 @@ class Partition:
         """The storage confirmed `size_bytes` of what was appended: wake those who wait for it."""
         before, was_stable = self._high_watermark, self._last_stable_offset
         self._high_watermark = self.log.data.confirmed_offset
-        transactions = self.log.transactions
-        transactions.confirm(self._high_watermark)
-        self._last_stable_offset = transactions.last_stable(self._high_watermark)
-        is_plain = was_stable == before and self._last_stable_offset == self._high_watermark
-        for wait in self._fetch_waits:
-            if is_plain or not wait.reads_committed:
-                wait.progressed(size_bytes)
-            elif self._last_stable_offset > was_stable:
-                wait.interrupt()
+        self._last_stable_offset = self.log.transactions.confirm(self._high_watermark)
+        if self._fetch_waits:
+            is_plain = was_stable == before and self._last_stable_offset == self._high_watermark
+            for wait in self._fetch_waits:
+                if is_plain or not wait.reads_committed:
+                    wait.progressed(size_bytes)
+                elif self._last_stable_offset > was_stable:
+                    wait.interrupt()
         if self._waiting:
             ready = [settled for offset, settled in self._waiting if offset <= self._high_watermark]
             self._waiting = [waiting for waiting in self._waiting if waiting[0] > self._high_watermark]

@@ -129,7 +129,11 @@ class ProducerState:
         transactional: bool = False,
     ) -> None:
         """The batch was appended at [base_offset, end_offset). Trusts that `check` said yes, as replaying the log must."""
-        producer = self._touch(producer_id, epoch, now_ms)
+        producer = self._producers.pop(producer_id, None)
+        if producer is None or producer.epoch != epoch:
+            producer = self._renewed(producer, producer_id, epoch)
+        producer.seen_ms = now_ms
+        self._producers[producer_id] = producer
         if base_sequence != NO_SEQUENCE:
             batch = KnownBatch(base_sequence, (base_sequence + record_count - 1) % SEQUENCES_COUNT, base_offset, end_offset)
             producer.run_length = min(producer.run_length + record_count, _RUN_LENGTH_MAX)
@@ -141,7 +145,11 @@ class ProducerState:
 
     def record_marker(self, marker: Marker, now_ms: Millis) -> None:
         """The marker was appended. Its epoch fences older ones, even if the producer never wrote here."""
-        producer = self._touch(marker.producer_id, marker.producer_epoch, now_ms)
+        producer = self._producers.pop(marker.producer_id, None)
+        if producer is None or producer.epoch != marker.producer_epoch:
+            producer = self._renewed(producer, marker.producer_id, marker.producer_epoch)
+        producer.seen_ms = now_ms
+        self._producers[marker.producer_id] = producer
         producer.transaction_first_offset = -1
         producer.coordinator_epoch = max(producer.coordinator_epoch, marker.coordinator_epoch)
 
@@ -167,19 +175,13 @@ class ProducerState:
         while len(self._producers) > self._producers_count_max and self._forget_one():
             pass
 
-    def _touch(self, producer_id: int, epoch: int, now_ms: Millis) -> _Producer:
-        """The producer, in this epoch and behind all others, as it wrote last."""
-        producer = self._producers.pop(producer_id, None)
-        if producer is None:
-            if len(self._producers) >= self._producers_count_max:
-                self._forget_one()
-            producer = _Producer(producer_id, epoch, now_ms, 0, [])
-        elif producer.epoch != epoch:
-            begun, ended_by = producer.transaction_first_offset, producer.coordinator_epoch
-            producer = _Producer(producer_id, epoch, now_ms, 0, [], begun, ended_by)
-        producer.seen_ms = now_ms
-        self._producers[producer_id] = producer
-        return producer
+    def _renewed(self, before: _Producer | None, producer_id: int, epoch: int) -> _Producer:
+        """A producer that is new here, or in a new epoch. The caller puts it behind all others, as it wrote last."""
+        if before is not None:
+            return _Producer(producer_id, epoch, before.seen_ms, 0, [], before.transaction_first_offset, before.coordinator_epoch)
+        if len(self._producers) >= self._producers_count_max:
+            self._forget_one()
+        return _Producer(producer_id, epoch, Millis(0), 0, [])
 
     def _forget_one(self) -> bool:
         """The longest silent one without an open transaction; False: all have one (fewer may be open than there may be producers)."""

@@ -84,10 +84,13 @@ class Transactions:
             if len(self._aborted) > self._aborted_count_max:
                 self._aborted_from = Offset(self._aborted.popleft().last_offset + 1)
 
-    def confirm(self, high_watermark: Offset) -> None:
-        """Markers below it are durable."""
+    def confirm(self, high_watermark: Offset) -> Offset:
+        """Markers below it are durable. -> the last stable offset."""
+        if not self._open and not self._ended:
+            return high_watermark
         while self._ended and self._ended[0][1] < high_watermark:
             self._ended.popleft()
+        return self.last_stable(high_watermark)
 
     # --- what readers may see -----------------------------------------------------------------------------------------------------------
 

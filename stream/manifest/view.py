@@ -303,7 +303,8 @@ class ClusterView:
             (slices,) = await self._slices([(item, txn)])
             last = await self._events.last(slices, end_offset)
             unstable = -1 if last is None else last.event.first_unstable_offset
-            self._unstable[txn.stream_id] = txn_end, unstable
+            if txn_end <= end_offset:
+                self._unstable[txn.stream_id] = txn_end, unstable
         return end_offset if unstable < 0 else unstable
 
     async def _aborted(self, wanted: Sequence[OffsetRange]) -> dict[int, list[AbortedTransaction]]:

@@ -34,6 +34,8 @@ Lost = Callable[[StreamError], None]
 """Told what can not be read any more: OffsetsLost, UnknownPartition or TopicReplaced. It raises, or those offsets are left out."""
 
 Planner = Callable[[Sequence[OffsetRange]], list[Slice]]
+Decider = Callable[[Sequence[OffsetRange]], AbortedByStream]
+"""Names every stream that is asked for."""
 
 
 def refuse(error: StreamError) -> None:
@@ -58,7 +60,7 @@ def read_renewed(
     """
     aborted: AbortedByStream | None = None
     if committed:
-        slices, aborted = _decided(cluster, slices, lost)
+        slices, aborted = decided(cluster.aborted, slices, lost)
     tries = 0
     while slices:
         try:
@@ -77,11 +79,11 @@ def read_renewed(
         slices = planned_anew(cluster.plan_anew, left, lost)
 
 
-def _decided(cluster: StoreCluster, slices: Sequence[Slice], lost: Lost) -> tuple[Sequence[Slice], AbortedByStream]:
-    """What is aborted in the slices, and those of them of which that is known still."""
+def decided(look: Decider, slices: Sequence[Slice], lost: Lost = refuse) -> tuple[Sequence[Slice], AbortedByStream]:
+    """Those slices of which it is known still what was aborted in them, and that. Raises as `ClusterView.aborted`."""
     while slices:
         try:
-            aborted = cluster.aborted(ranges_of(slices))
+            aborted = look(ranges_of(slices))
         except UnknownPartition as error:
             lost(error)
             slices = [part for part in slices if part.topic != error.topic or error.partition not in {None, part.partition}]
