@@ -7,15 +7,14 @@ Must not import what `--help` does not need: heavy modules are imported inside `
 import asyncio
 import signal
 import sys
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 import structlog
 
 from broker.config import BrokerConfig
 from stream.collector import tune_collector
-
-if TYPE_CHECKING:
-    from stream.config import StreamConfig
+from stream.compaction.plan import CompactionConfig
+from stream.config import StreamConfig
 
 log = structlog.get_logger()
 
@@ -24,26 +23,18 @@ EXIT_NOT_STARTED: Final = 1
 EXIT_FENCED: Final = 3
 
 
-def run(config: BrokerConfig, store_url: str) -> int:
+def run(config: BrokerConfig, store_url: str, stream_config: StreamConfig, compaction_config: CompactionConfig) -> int:
     """Run one broker in this process; returns its exit code."""
     import uvloop
 
     structlog.configure(logger_factory=structlog.PrintLoggerFactory(sys.stderr))
     with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
-        return runner.run(serve(config, store_url))
+        return runner.run(serve(config, store_url, stream_config, compaction_config))
 
 
-def stream_config_for(store_url: str) -> "StreamConfig":
-    """Bulks wait for company, and slow PUTs are sent twice, only where a PUT has a price and a tail: not in memory, not in files."""
-    from objectstore.config import S3Config
-    from objectstore.url import parse_store_url
-    from stream.config import StreamConfig
-
-    return StreamConfig() if isinstance(parse_store_url(store_url), S3Config) else StreamConfig(wal_linger_ms=0, wal_hedge_factor=0)
-
-
-async def serve(config: BrokerConfig, store_url: str) -> int:
+async def serve(config: BrokerConfig, store_url: str, stream_config: StreamConfig, compaction_config: CompactionConfig) -> int:
     from broker.node import Broker
+    from broker.self_check import UnreachableAsAdvertised
     from broker.server import PortTaken
     from controller.errors import ControllerError
     from objectstore.errors import ObjectStoreError
@@ -61,8 +52,8 @@ async def serve(config: BrokerConfig, store_url: str) -> int:
         return EXIT_NOT_STARTED
     try:
         try:
-            broker = await Broker.start(config, store, stream_config_for(store_url))
-        except (PortTaken, ControllerError, ObjectStoreError, StreamError, TimeoutError) as error:
+            broker = await Broker.start(config, store, stream_config, compaction_config)
+        except (PortTaken, UnreachableAsAdvertised, ControllerError, ObjectStoreError, StreamError, TimeoutError) as error:
             log.error("broker_not_started", reason=str(error))
             return EXIT_NOT_STARTED
         tune_collector()

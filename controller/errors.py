@@ -181,6 +181,8 @@ class InvalidConfig(ControllerError):
     def __init__(self, name: str, value: object, allowed: str) -> None:
         super().__init__(f"controller config {name}={value!r} is not valid: {allowed}")
         self.name = name
+        self.value = value
+        self.allowed = allowed
 
 
 _CLASSES: dict[Status, type[RequestRefused]] = {

@@ -293,7 +293,7 @@ async def _tell_of_removal(quorum: RaftQuorum) -> None:
                 "controller_removed",
                 controller_id=quorum.core.id,
                 members=quorum.members.everyone,
-                next="it votes no more: stop it; to bring it back, start it with an empty data directory and --join",
+                next="it votes no more: stop it; to bring it back, start it with an empty directory and --controller-quorum-join-servers",
             )
         await quorum.wait_changed()
 

@@ -55,8 +55,6 @@ LOAD_RETRY_S = 0.5
 LOAD_WAIT_S = 2.0
 """How long a request waits for its group to be loaded; librdkafka hands COORDINATOR_LOAD_IN_PROGRESS to the application here and there."""
 EXPIRY_INTERVAL_S = 600.0
-OFFSETS_RETENTION_MS = 7 * 24 * 3_600_000
-"""`offsets.retention.minutes`: how long offsets outlive the later of their commit and the group's last member."""
 
 Result = TypeVar("Result", JoinResult, SyncResult)
 KeyValue = tuple[bytes, bytes | None]
@@ -388,7 +386,7 @@ class GroupCoordinator:
 
     def expire(self) -> None:
         """Drop offsets past their retention, and groups that have neither members nor offsets: both by tombstones in the log."""
-        oldest_ms = self._now_ms() - OFFSETS_RETENTION_MS
+        oldest_ms = self._now_ms() - self._limits.offsets_retention_ms
         for state in self._partitions.values():
             for group in list(state.groups.values()) if state.loaded else []:
                 if not group.classic.members:

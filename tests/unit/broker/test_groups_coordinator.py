@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from broker.groups.coordinator import OFFSETS_RETENTION_MS, GroupCoordinator, KeyValue
+from broker.groups.coordinator import GroupCoordinator, KeyValue
 from broker.groups.model import GroupLimits, GroupState, JoinRequest, Member, Protocol, SyncRequest
 from broker.groups.records import (
     CommittedOffset,
@@ -195,7 +195,7 @@ async def test_groups_without_members_and_offsets_past_retention_are_forgotten()
     log = MemoryOffsetsLog()
     coordinator = coordinator_on(log)
     await loaded(coordinator)
-    old, young = CommittedOffset(1, -1, "", now_ms() - OFFSETS_RETENTION_MS - 1), CommittedOffset(2, -1, "", now_ms())
+    old, young = CommittedOffset(1, -1, "", now_ms() - GroupLimits().offsets_retention_ms - 1), CommittedOffset(2, -1, "", now_ms())
     await coordinator.commit_offsets("g", "", None, -1, {("t", 0): old, ("t", 1): young})
     await coordinator.commit_offsets("h", "", None, -1, {("t", 0): old})
     joined = await coordinator.join("g", joining())
