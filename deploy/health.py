@@ -13,6 +13,7 @@ from typing import Final
 import structlog
 
 from controller.health import Health, ServeHealth
+from deploy.errors import PortTaken
 
 REQUEST_TIMEOUT_S: Final = 10.0
 REQUEST_BYTES_MAX: Final = 8 << 10
@@ -117,7 +118,10 @@ def serve_at(host: str, port: int) -> ServeHealth:
     @asynccontextmanager
     async def serve(health: Health) -> AsyncIterator[int]:
         server = HttpServer(routes_of(health))
-        bound = await server.start(host, port)
+        try:
+            bound = await server.start(host, port)
+        except OSError as error:
+            raise PortTaken(host, port, "--health-listener") from error
         _log.info("health_served", host=host, port=bound)
         try:
             yield bound

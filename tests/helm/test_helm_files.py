@@ -1,0 +1,32 @@
+"""The chart's generated files are what the schema and the product's settings make; what it gives processes are settings that exist."""
+
+import runpy
+import subprocess
+import sys
+from pathlib import Path
+
+from deploy.config.definition import ROLES, settings_of, variable_of
+
+ROOT = Path(__file__).parents[2]
+CHART = ROOT / "helm" / "penstock"
+GENERATE = ROOT / "helm" / "generate.py"
+
+
+def test_generated_files_are_up_to_date() -> None:
+    checked = subprocess.run([sys.executable, GENERATE, "--check"], capture_output=True, text=True, check=False)
+    assert checked.returncode == 0, f"{checked.stderr}\nrun: python helm/generate.py"
+
+
+def test_a_stale_file_is_found(tmp_path: Path) -> None:
+    generated = runpy.run_path(str(GENERATE))["generated"]()
+    assert {path.name for path in generated} == {"values.yaml", "values.schema.json", "README.md"}
+    assert all(path.read_text() == text for path, text in generated.items())
+
+
+def test_computed_settings_exist_and_can_not_be_given() -> None:
+    module = runpy.run_path(str(GENERATE))
+    known = {name for role in ROLES for name in settings_of(role)}
+    assert module["COMPUTED"] <= known
+    templates = "".join(path.read_text() for path in (CHART / "templates").glob("*"))
+    for name in module["COMPUTED"] - {"controller.quorum.join"}:
+        assert variable_of(name) in templates, name
