@@ -64,7 +64,7 @@ def test_lint() -> None:
         helm("lint", "--strict", CHART, "--set", "store.bucket=records", *values)
 
 
-@pytest.mark.parametrize("values", matrix(), ids=lambda values: str(abs(hash(json.dumps(values))))[:6])
+@pytest.mark.parametrize("values", list(matrix()), ids=lambda values: str(abs(hash(json.dumps(values))))[:6])
 def test_every_object_is_valid(values: Object) -> None:
     objects = render(values)
     assert of_kind(objects, "StatefulSet")

@@ -58,7 +58,9 @@ class Load:
 
 
 def consume(bootstrap: str, topic: str, count: int) -> list[int]:
-    consumer = Consumer({"bootstrap.servers": bootstrap, "group.id": "g", "auto.offset.reset": "earliest", "isolation.level": "read_committed"})
+    consumer = Consumer(
+        {"bootstrap.servers": bootstrap, "group.id": "g", "auto.offset.reset": "earliest", "isolation.level": "read_committed"}
+    )
     consumer.subscribe([topic])
     found: list[int] = []
     deadline = time.monotonic() + 40
