@@ -73,8 +73,8 @@ class ControllerConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown
     session_timeout_ms: Annotated[int, Setting("broker.session.timeout.ms", Kind.DURATION, 1, 3_600_000)] = 6_000
     """A silent broker is fenced after this. Lower finds hung brokers sooner and fences slow ones by mistake."""
 
-    session_grace_ms: Annotated[int, Setting("broker.session.grace.ms", Kind.DURATION, 1, 3_600_000)] = 1_000
-    """A broker whose stream broke is fenced after this; a killed process is found in about this time."""
+    session_grace_ms: Annotated[int, Setting("broker.session.grace.ms", Kind.DURATION, 1, 3_600_000)] = 500
+    """A broker whose stream broke, and who did not open another, is fenced after this: so soon is a killed process found."""
 
     heartbeat_interval_ms: Annotated[int, Setting("broker.heartbeat.interval.ms", Kind.DURATION, 1, 600_000)] = 500
     """How often brokers tell that they live; at most a third of the session timeout."""
