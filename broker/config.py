@@ -34,9 +34,7 @@ class BrokerConfig:
     {host}, {port}, {id}, {pod} and {ordinal} stand for this machine's address, the bound port, node.id, the host name and its last number;
     {ordinal+31000} adds."""
 
-    advertised_listeners_check: Annotated[str, Setting("advertised.check", Kind.ENUM, choices=(CHECK_OFF, CHECK_WARN, CHECK_STRICT))] = (
-        CHECK_WARN
-    )
+    advertised_check: Annotated[str, Setting("advertised.check", Kind.ENUM, choices=(CHECK_OFF, CHECK_WARN, CHECK_STRICT))] = CHECK_WARN
     """Whether a broker tries at its start to reach itself as advertised: warn logs what is wrong, strict ends the start (exit code 1)."""
 
     rack: Annotated[str | None, Setting("broker.rack", Kind.TEXT)] = None

@@ -185,9 +185,9 @@ class Broker:
         """Only now somebody answers. A listener without an advertised host is told with the machine's address to clients from elsewhere."""
         machine_host = _machine_host(self.client.address)
         told = [listener._replace(host=listener.host or machine_host) for listener in self._advertised(machine_host)]
-        if self.config.advertised_listeners_check == CHECK_STRICT:
+        if self.config.advertised_check == CHECK_STRICT:
             await self_check.check(told)
-        elif self.config.advertised_listeners_check == CHECK_WARN:
+        elif self.config.advertised_check == CHECK_WARN:
             self._in_background(self_check.warn(told))
 
     def _in_background(self, work: Coroutine[Any, Any, None]) -> None:

@@ -38,10 +38,10 @@ class UnreachableAsAdvertised(Exception):
         self.listener = listener
 
 
-async def check(told: Sequence[Listener], check_s: float = CHECK_S) -> None:
+async def check(told: Sequence[Listener]) -> None:
     """told: where clients are told to go. Raises UnreachableAsAdvertised for the first that does not answer in time."""
     for listener in told:
-        problem = await _problem(listener, check_s)
+        problem = await _problem(listener)
         if problem:
             raise UnreachableAsAdvertised(listener, problem)
         log.debug("reached_as_advertised", listener=listener.name, address=listener.address)
@@ -56,10 +56,10 @@ async def warn(told: Sequence[Listener]) -> None:
             log.warning("unreachable_as_advertised", listener=listener.name, address=listener.address, reason=str(error))
 
 
-async def _problem(listener: Listener, check_s: float) -> str:
+async def _problem(listener: Listener) -> str:
     """Of the last try; empty if one succeeded."""
     loop = asyncio.get_running_loop()
-    deadline = loop.time() + check_s
+    deadline = loop.time() + CHECK_S
     while True:
         problem = await _try(listener)
         if not problem or loop.time() + _PAUSE_S > deadline:

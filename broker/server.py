@@ -84,7 +84,7 @@ class Connection(asyncio.BufferedProtocol):
         self.peer = f"{self.peer_host}:{peer_port}"
         transport.set_write_buffer_limits(high=self._server.config.response_bytes_max)
         if not self._server.add(self):
-            self.close("too many connections (connections_max)")
+            self.close("too many connections (max.connections)")
 
     def get_buffer(self, sizehint: int) -> memoryview:
         return self._reader.get_buffer()
@@ -106,7 +106,7 @@ class Connection(asyncio.BufferedProtocol):
         else:
             self._settle()
         if self._reader.buffered_bytes and self._server.is_over_hard_limit:
-            self.close("request memory is used up (buffered_request_bytes_max)")
+            self.close("request memory is used up (queued.max.request.bytes)")
 
     def pause_writing(self) -> None:
         self._is_write_paused = True

@@ -47,11 +47,17 @@ def _run_broker(config: "Effective") -> int:
 
 def _run_controller(config: "Effective") -> int:
     from controller.config import ControllerConfig
+    from controller.errors import ControllerError
     from controller.main import run as run_controller
     from deploy.config.definition import ProcessConfig
+    from deploy.errors import DeployError
+    from stream.setting import fields_of, renamed
 
     process = config.part(ProcessConfig)
-    return run_controller(config.part(ControllerConfig), process.store, _serve_health(process))
+    try:
+        return run_controller(config.part(ControllerConfig), process.store, _serve_health(process))
+    except (ControllerError, OSError) as error:
+        raise DeployError(renamed({field.field: field.name for field in fields_of(ControllerConfig)}, str(error))) from None
 
 
 def _serve_health(process: "ProcessConfig") -> "ServeHealth":

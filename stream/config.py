@@ -78,9 +78,8 @@ class StreamConfig:
     """... or at this age, so that recovery never reads more than this much of a WAL."""
 
     block_slots_max: Annotated[int, Setting("upload.block.max.slots", Kind.INT, 1, 100_000)] = 64
-    """... or at this many WAL slots, once it is `block_slots_age_ms` old and holds at most `block_streams_per_slot` streams for each: every
-    slot is a GET for whoever recovers the WAL, and one more for each new leader. 64 slots are 1.3 s of small PUTs; the merge that ends
-    them is one PUT more."""
+    """... or at this many WAL slots, once it is 1 s old and holds at most 4 streams for each: every slot is a GET for whoever recovers the
+    WAL, and one more for each new leader. 64 slots are 1.3 s of small PUTs; the merge that ends them is one PUT more."""
 
     block_slots_age_ms: int = 1_000
 

@@ -97,7 +97,9 @@ def fields_of(config_type: type[Any]) -> tuple[Field, ...]:
 def _read(config_type: type[Any]) -> tuple[Field, ...]:
     settings: dict[str, Setting] = {}
     for attribute, hint in get_type_hints(config_type, include_extras=True).items():
-        settings |= {attribute: extra for extra in getattr(hint, "__metadata__", ()) if isinstance(extra, Setting)}
+        for extra in getattr(hint, "__metadata__", ()):
+            if isinstance(extra, Setting):
+                settings[attribute] = extra
     names = {attribute: setting.name for attribute, setting in settings.items()}
     docs = _docs_of(config_type)
     found: list[Field] = []

@@ -6,11 +6,11 @@ Times are shorter than in production: a developer waits for every one of them.
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Final, Literal
+from typing import TYPE_CHECKING, Final, Literal
 from urllib.parse import quote
 
-from deploy.config.definition import Role as NodeRole
-from deploy.config.definition import flag_of, roles_with
+if TYPE_CHECKING:
+    from deploy.config.definition import Role as NodeRole
 
 Role = Literal["store", "controller", "broker"]
 
@@ -162,8 +162,10 @@ def _controller_flags(options: ClusterOptions, number: int, port: int, addresses
     return _flags("controller", options, chosen, own)
 
 
-def _flags(role: NodeRole, options: ClusterOptions, chosen: Mapping[str, object], own: Mapping[str, object]) -> tuple[str, ...]:
+def _flags(role: "NodeRole", options: ClusterOptions, chosen: Mapping[str, object], own: Mapping[str, object]) -> tuple[str, ...]:
     """chosen: what suits a developer, unless he says otherwise. own: what the nodes need to find each other."""
+    from deploy.config.definition import flag_of, roles_with  # not for `--help`
+
     flags = ["--config", options.config] if options.config else []
     for name, value in chosen.items():
         flags += () if name in options.given else (flag_of(name), str(value))

@@ -29,7 +29,7 @@ def show(
     from deploy.errors import UsageError
     from deploy.output import print_json, print_table
 
-    known = next((each for each in ROLES if each == role), None)
+    known = next((each for each in ROLES if role == str(each)), None)
     if known is None:
         raise UsageError(f"--role {role} is not allowed: {', '.join(ROLES)}")
     values = load(known, context.args, complete=False).values

@@ -29,7 +29,7 @@ def load(
 def given_beside_flags(roles: Sequence[Role], environment: Mapping[str, str], path: str = "") -> dict[str, Given]:
     """What the environment and the file have for these roles. path: of the file, if a flag named one."""
     path = path or environment.get(CONFIG_VARIABLE, "")
-    content = read_file(path) if path else {}
+    content: Mapping[str, object] = read_file(path) if path else {}
     given: dict[str, Given] = {}
     for role in roles:
         given |= from_file(role, content, path) | from_environment(role, environment)
