@@ -43,7 +43,9 @@ def render(values: Object | None = None, *files: Path, kubernetes: str = KUBERNE
     return list(yaml.safe_load_all(template(values, *files, kubernetes=kubernetes).stdout))
 
 
-def template(values: Object | None = None, *files: Path, check: bool = True, kubernetes: str = KUBERNETES) -> subprocess.CompletedProcess[str]:
+def template(
+    values: Object | None = None, *files: Path, check: bool = True, kubernetes: str = KUBERNETES
+) -> subprocess.CompletedProcess[str]:
     given = [part for file in files for part in ("-f", str(file))]
     for key, value in (values or {}).items():
         given += ["--set-json", f"{key}={json.dumps(value)}"]

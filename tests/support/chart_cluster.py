@@ -68,7 +68,7 @@ class ChartCluster:
             running.process.wait()
         if kind is not None:
             for name, running in self.running.items():
-                print(f"--- {name}\n{running.log.read_text()[-3_000:]}")
+                sys.stderr.write(f"--- {name}\n{running.log.read_text()[-3_000:]}\n")
 
     def _workload(self, name: str) -> Object:
         return next(it for it in self._objects if it["kind"] in {"StatefulSet", "Deployment", "Pod"} and it["metadata"]["name"] == name)
