@@ -47,7 +47,7 @@ def fetch_node(name: str, environment: Mapping[str, str], account: Path = SERVIC
     host = f"[{host}]" if ":" in host else host
     token = (account / "token").read_text().strip()
     context = ssl.create_default_context(cafile=str(account / "ca.crt"))
-    request = urllib.request.Request(f"https://{host}:{port}/api/v1/nodes/{name}", headers={"Authorization": f"Bearer {token}"})  # noqa: S310
+    request = urllib.request.Request(f"https://{host}:{port}/api/v1/nodes/{name}", headers={"Authorization": f"Bearer {token}"})
     with urllib.request.urlopen(request, timeout=TIMEOUT_S, context=context) as answer:  # noqa: S310 - the scheme is fixed above
         node: Mapping[str, Any] = json.load(answer)
         return node

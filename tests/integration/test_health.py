@@ -118,7 +118,6 @@ async def test_who_asks_badly_gets_no_further(monkeypatch: pytest.MonkeyPatch) -
 
 
 async def test_a_port_that_is_taken_is_said_plainly() -> None:
-    with socket.create_server(("127.0.0.1", 0)) as taken:
-        with pytest.raises(PortTaken, match="--health-listener"):
-            async with serve_at("127.0.0.1", taken.getsockname()[1])(BrokerHealth()):
-                pass
+    with socket.create_server(("127.0.0.1", 0)) as taken, pytest.raises(PortTaken, match="--health-listener"):
+        async with serve_at("127.0.0.1", taken.getsockname()[1])(BrokerHealth()):
+            pass
