@@ -53,17 +53,19 @@ def healthy(broker: Broker, store: Store) -> BrokerHealth:
 
 
 async def test_a_broker_is_ready_until_it_loses_its_session(tmp_path: Path) -> None:
-    async with Cluster(tmp_path, controller_settings={"session_timeout_ms": 2_000, "heartbeat_interval_ms": 300}) as cluster:
-        async with serve_at("127.0.0.1", 0)(healthy(cluster.broker, Store())) as port:
-            assert isinstance(port, int)
-            for path in ("/startz", "/livez", "/readyz", "/readyz?verbose"):
-                assert await get(port, path) == (200, "ok\n")
-            await cluster.stop_controller()
-            await until(lambda: not cluster.broker.follower.can_write())
-            status, reason = await get(port, "/readyz")
-            assert status == 503
-            assert "session" in reason
-            assert await get(port, "/livez") == (200, "ok\n"), "it waits for a controller: a new process could do no more"
+    async with (
+        Cluster(tmp_path, controller_settings={"session_timeout_ms": 2_000, "heartbeat_interval_ms": 300}) as cluster,
+        serve_at("127.0.0.1", 0)(healthy(cluster.broker, Store())) as port,
+    ):
+        assert isinstance(port, int)
+        for path in ("/startz", "/livez", "/readyz", "/readyz?verbose"):
+            assert await get(port, path) == (200, "ok\n")
+        await cluster.stop_controller()
+        await until(lambda: not cluster.broker.follower.can_write())
+        status, reason = await get(port, "/readyz")
+        assert status == 503
+        assert "session" in reason
+        assert await get(port, "/livez") == (200, "ok\n"), "it waits for a controller: a new process could do no more"
 
 
 async def test_the_store_is_asked_once_for_many_questions_and_its_refusal_is_told(tmp_path: Path) -> None:
