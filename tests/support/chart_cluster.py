@@ -22,7 +22,8 @@ from urllib.parse import quote, unquote
 
 from support.chart import NAMESPACE, Object, Pod, command, environment, named, of_kind, pod_of
 
-READY_S = 60.0
+READY_S = 120.0
+"""For one pod; a dozen processes start at once, on machines that do other things too."""
 _BIN = Path(sys.executable).parent
 _ADDRESS = re.compile(rf"([a-z0-9-]+)(?:\.[a-z0-9-]+)?\.{NAMESPACE}\.svc\.cluster\.local:([0-9]+)")
 _BOUND = re.compile(r"0\.0\.0\.0:([0-9]+)")
@@ -54,9 +55,12 @@ class ChartCluster:
 
     def __enter__(self) -> Self:
         try:
-            for workload in [*of_kind(self._objects, "Deployment"), *of_kind(self._objects, "StatefulSet")]:
-                for ordinal in range(workload["spec"]["replicas"]):
-                    self.start(workload["metadata"]["name"], ordinal)
+            for kind in ("Deployment", "StatefulSet"):  # the S3 server first, or the others wait for it in growing pauses
+                for workload in of_kind(self._objects, kind):
+                    for ordinal in range(workload["spec"]["replicas"]):
+                        self.start(workload["metadata"]["name"], ordinal)
+                if kind == "Deployment":
+                    self.wait_ready()
         except BaseException:
             self.__exit__(None, None, None)
             raise
@@ -143,8 +147,8 @@ class ChartCluster:
 
     def wait_ready(self, *pods: str, seconds: float = READY_S) -> None:
         """Until every probe of these (all) says yes. A pod that ends is a failure."""
-        deadline = time.monotonic() + seconds
         for pod in pods or tuple(self.running):
+            deadline = time.monotonic() + seconds
             for which in ("startup", "readiness", "liveness"):
                 while (said := self.probe(pod, which))[0] != 200:
                     log = self.running[pod].log
