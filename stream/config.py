@@ -77,7 +77,7 @@ class StreamConfig:
     block_age_max_ms: Annotated[int, Setting("upload.block.max.age.ms", Kind.DURATION, 1, 3_600_000)] = 30_000
     """... or at this age, so that recovery never reads more than this much of a WAL."""
 
-    block_slots_max: Annotated[int, Setting("upload.block.max.slots", Kind.INT, 1, 100_000)] = 64
+    block_slots_max: Annotated[int, Setting("upload.block.max.slots", Kind.INT, 1, 10_000_000)] = 64
     """... or at this many WAL slots, once it is 1 s old and holds at most 4 streams for each: every slot is a GET for whoever recovers the
     WAL, and one more for each new leader. 64 slots are 1.3 s of small PUTs; the merge that ends them is one PUT more."""
 

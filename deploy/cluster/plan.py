@@ -107,6 +107,8 @@ def store_url(options: ClusterOptions, ports: Ports) -> str:
     """The store as brokers and controller open it. Objects of a `file:` store lie beside the controller's journal, not among it."""
     if options.store == "moto":
         return f"s3://{BUCKET}?endpoint={quote(f'http://127.0.0.1:{ports.store}', safe=':/')}"
+    if options.store == "memory":
+        return "memory:"
     if options.store.startswith("file:"):
         return options.store.rstrip("/") + "/objects"
     return options.store
