@@ -76,6 +76,17 @@ def test_every_object_is_valid(values: Object) -> None:
             kubernetes_validate.validate(it, "1.34", strict=True)
 
 
+def test_the_dev_profile_needs_nothing_else() -> None:
+    objects = render({}, DEV)
+    for it in objects:
+        kubernetes_validate.validate(it, "1.34", strict=True)
+    assert named(objects, "Deployment", "penstock-moto")
+    assert {named(objects, "StatefulSet", f"penstock-{role}")["spec"]["replicas"] for role in ("broker", "controller")} == {1}
+    broker = variables_of(objects, "broker", 0)
+    assert broker["PENSTOCK_STORE"] == f"s3://penstock?endpoint=http%3A%2F%2Fpenstock-moto.{NAMESPACE}.svc.cluster.local%3A9000"
+    assert broker["AWS_ACCESS_KEY_ID"]
+
+
 def test_the_oldest_kubernetes_that_is_allowed_takes_it() -> None:
     for it in render(EVERYTHING, kubernetes="1.28.0"):
         if it["kind"] not in CUSTOM:
