@@ -6,7 +6,7 @@ Must not know brokers or controllers: `controller.health.Health` says what there
 """
 
 import asyncio
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncGenerator, Awaitable, Callable
 from contextlib import asynccontextmanager
 from typing import Final
 
@@ -116,7 +116,7 @@ def serve_at(host: str, port: int) -> ServeHealth:
     """For the process entries of brokers and controllers."""
 
     @asynccontextmanager
-    async def serve(health: Health) -> AsyncIterator[int]:
+    async def serve(health: Health) -> AsyncGenerator[int, None]:
         server = HttpServer(routes_of(health))
         try:
             bound = await server.start(host, port)

@@ -13,7 +13,6 @@ import os
 import ssl
 import sys
 import tomllib
-import urllib.error
 import urllib.request
 from collections.abc import Mapping
 from pathlib import Path
