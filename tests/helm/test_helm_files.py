@@ -3,7 +3,10 @@
 import runpy
 import subprocess
 import sys
+import tomllib
 from pathlib import Path
+
+import yaml
 
 from deploy.config.definition import ROLES, settings_of, variable_of
 
@@ -30,3 +33,12 @@ def test_computed_settings_exist_and_can_not_be_given() -> None:
     templates = "".join(path.read_text() for path in (CHART / "templates").glob("*"))
     for name in module["COMPUTED"] - {"controller.quorum.join"}:
         assert variable_of(name) in templates, name
+
+
+def test_chart_image_and_package_have_one_version() -> None:
+    version = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["version"]
+    chart = yaml.safe_load((CHART / "Chart.yaml").read_text())
+    assert (chart["appVersion"], chart["version"]) == (version, version)
+    nodes = yaml.safe_load((ROOT / "deploy" / "compose.yaml").read_text())["services"]
+    assert nodes["broker-0"]["image"] == f"penstock:{version}"
+    assert f"penstock:{version}" in (ROOT / "docs" / "kubernetes.md").read_text()
