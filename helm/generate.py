@@ -20,7 +20,7 @@ CHART: Final = HERE / "penstock"
 DRAFT: Final = "http://json-schema.org/draft-07/schema#"
 COMPUTED: Final = frozenset({
     "store", "health.listener", "node.id", "cluster.id", "listeners", "advertised.listeners", "broker.rack", "metadata.log.dir",
-    "controller.quorum.voters", "controller.quorum.join", "controller.quorum.bootstrap.servers", "shutdown.timeout.ms",
+    "controller.quorum.voters", "controller.quorum.join.servers", "controller.quorum.bootstrap.servers", "shutdown.timeout.ms",
 })  # fmt: skip
 """Settings that the chart gives every process by itself, as variables, which win over the file in which the others are."""
 

@@ -103,7 +103,8 @@ def main() -> int:
     asked = parser.parse_args()
     with tempfile.TemporaryDirectory() as directory, ChartCluster(render(VALUES), Path(directory)) as cluster:
         cluster.wait_ready()
-        AdminClient({"bootstrap.servers": cluster.bootstrap}).create_topics([NewTopic(TOPIC, PARTITIONS)])[TOPIC].result()
+        admin = AdminClient({"bootstrap.servers": cluster.bootstrap})
+        admin.create_topics([NewTopic(TOPIC, PARTITIONS)])[TOPIC].result()
         traffic = Traffic(cluster.bootstrap, asked.bytes_per_s)
         steps = [
             ("steady", lambda: time.sleep(5)),

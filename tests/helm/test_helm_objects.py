@@ -100,7 +100,7 @@ def test_the_oldest_kubernetes_that_is_allowed_takes_it() -> None:
         ({}, "store.bucket is missing"),
         ({**BUCKET, "brokers.replica": 4}, "replica"),
         ({**BUCKET, "brokers.replicas": 0}, "minimum"),
-        ({**BUCKET, "controllers.replicas": 2}, "replicas"),
+        ({**BUCKET, "controllers.replicas": 4}, "a cluster begins with 1, 3 or 5"),
         ({**BUCKET, "config.broker": {"num.partitons": 3}}, "num.partitons"),
         ({**BUCKET, "config.broker": {"num.partitions": "three"}}, "num.partitions"),
         ({**BUCKET, "config.broker": {"advertised.listeners": "a:1"}}, "advertised.listeners"),

@@ -1,5 +1,6 @@
 """The chart's own commands, variables and probes, with real processes in the place of pods."""
 
+import shutil
 import threading
 import time
 from pathlib import Path
@@ -69,6 +70,25 @@ def consume(bootstrap: str, topic: str, count: int) -> list[int]:
         found += [int(message.value() or b"") for message in consumer.consume(1_000, 0.2) if message.error() is None]
     consumer.close()
     return sorted(found)
+
+
+@pytest.mark.timeout(400)
+def test_a_controller_that_lost_its_volume_comes_back(tmp_path: Path) -> None:
+    """As docs/kubernetes.md says: the others no longer found a cluster, the lost one joins theirs and is let in again."""
+    one_broker = {**VALUES, "brokers.replicas": 1}
+    with ChartCluster(render(one_broker), tmp_path) as cluster:
+        cluster.wait_ready()
+        cluster.stop("penstock-controller-2")
+        shutil.rmtree(tmp_path / "penstock-controller-2")
+        cluster.upgrade(render({**one_broker, "controllers.founding": False}))
+        cluster.roll("controller")
+        others = f"127.0.0.1:{cluster.port('penstock-controller-0', 9093)},127.0.0.1:{cluster.port('penstock-controller-1', 9093)}"
+        cluster.command("controller", "remove", "2", "--controller", others)
+        cluster.start("penstock-controller", 2)
+        cluster.command("controller", "add", "2", "--controller", others, retry=True)
+        cluster.wait_ready()
+        assert "[0,1,2]" in cluster.command("controller", "status", "--controller", others).partition("CurrentObservers")[0]
+        assert "three records came back" in cluster.run_test()
 
 
 @pytest.mark.timeout(600)

@@ -174,6 +174,23 @@ class ChartCluster:
             assert self.stop(f"{name}-{ordinal}") == 0
         self.wait_ready()
 
+    def upgrade(self, objects: list[Object]) -> None:
+        """What starts from here on starts as in these."""
+        self._objects = objects
+
+    def command(self, *arguments: str, retry: bool = False) -> str:
+        """Output of the command line. retry: until it succeeds, for what has to come about first."""
+        deadline = time.monotonic() + READY_S
+        while True:
+            done = subprocess.run(
+                [_BIN / "penstock", *arguments], env=_ENVIRONMENT, capture_output=True, text=True, check=False, timeout=120
+            )
+            if done.returncode == 0:
+                return done.stdout
+            assert retry, done.stderr
+            assert time.monotonic() < deadline, done.stderr
+            time.sleep(0.2)
+
     @property
     def bootstrap(self) -> str:
         return f"127.0.0.1:{self.port('penstock-broker-0', 9092)}"
