@@ -23,13 +23,14 @@ def show(
 
     Takes the flags of `penstock broker` or `penstock controller` (--config FILE, --set KEY=VALUE, --listeners ...).
     """
-    from deploy.config.definition import ROLES
+    from deploy.config.definition import ROLES, Role
     from deploy.config.effective import DEFAULT, LOCAL_DEFAULT
     from deploy.config.load import load
     from deploy.errors import UsageError
     from deploy.output import print_json, print_table
 
-    known = next((each for each in ROLES if role == str(each)), None)
+    roles: dict[str, Role] = {each: each for each in ROLES}
+    known = roles.get(role)
     if known is None:
         raise UsageError(f"--role {role} is not allowed: {', '.join(ROLES)}")
     values = load(known, context.args, complete=False).values
