@@ -86,6 +86,17 @@ class BrokerConfig:
     offsets_topic_num_partitions: Annotated[int, Setting("offsets.topic.num.partitions", Kind.INT, 1, 10_000)] = 50
     """Partitions of `__consumer_offsets`: can not be changed once it exists."""
 
+    transaction_state_log_num_partitions: Annotated[int, Setting("transaction.state.log.num.partitions", Kind.INT, 1, 10_000)] = 50
+    """Partitions of `__transaction_state`: can not be changed once it exists."""
+
+    transaction_max_timeout_ms: Annotated[int, Setting("transaction.max.timeout.ms", Kind.DURATION, 1, _INT32_MAX)] = 900_000
+    """Longest timeout that a transaction may ask for: an open transaction holds back its readers for as long."""
+
+    transaction_abort_timed_out_transaction_cleanup_interval_ms: Annotated[
+        int, Setting("transaction.abort.timed.out.transaction.cleanup.interval.ms", Kind.DURATION, 10, 3_600_000)
+    ] = 10_000
+    """How late an abort for timeout may come."""
+
     offsets_retention_minutes: Annotated[int, Setting("offsets.retention.minutes", Kind.INT, 1, _INT32_MAX)] = 7 * 24 * 60
     """How long offsets outlive the later of their commit and the group's last member."""
 
