@@ -44,6 +44,7 @@ PASSES: Final = 4
 CORES: Final = 2
 ROW_GROUP_BYTES: Final = 128 << 20
 SETTLED_S: Final = 120.0
+CONSUME_TIMEOUT_S: Final = 600.0
 FRESH_RECORDS: Final = 6_000
 FRESH_PER_S: Final = 200
 FRESH_TIMEOUT_S: Final = 60.0
@@ -119,22 +120,26 @@ def write_parquet(store_url: str, directory: Path) -> None:
                 writer.write_table(pa.Table.from_batches(group))
 
 
-def consume(bootstrap: str, ends: dict[int, int], *, tuned: bool) -> None:
-    """Count everything through the broker: as the client's documentation shows it, or as fast as it goes."""
+def consume(bootstrap: str, ends: dict[int, int], *, tuned: bool) -> int:
+    """Sum the values' lengths through the broker, record by record: as the client's documentation shows it, or with everything tuned."""
     large = {"queued.max.messages.kbytes": 1 << 18, "fetch.max.bytes": 64 << 20, "max.partition.fetch.bytes": 16 << 20}
     consumer = Consumer({"bootstrap.servers": bootstrap, "group.id": "bench", "enable.auto.commit": False, **(large if tuned else {})})
     try:
         consumer.assign([TopicPartition(TOPIC, partition, 0) for partition in ends])
-        left, deadline = sum(ends.values()), time.monotonic() + 600
+        left, total_bytes, deadline = sum(ends.values()), 0, time.monotonic() + CONSUME_TIMEOUT_S
         while left:
             if tuned:
-                left -= len([message for message in consumer.consume(min(10_000, left), 1.0) if message.error() is None])
+                values = [message.value() for message in consumer.consume(min(10_000, left), 1.0) if message.error() is None]
+                total_bytes += sum(map(len, values))
+                left -= len(values)
             elif (message := consumer.poll(1.0)) is not None and message.error() is None:
+                total_bytes += len(message.value())
                 left -= 1
             if time.monotonic() > deadline:
-                raise RuntimeError(f"{left:,} records did not come within 600 s")
+                raise RuntimeError(f"{left:,} records did not come within {CONSUME_TIMEOUT_S:.0f} s")
     finally:
         consumer.close()
+    return total_bytes
 
 
 def cpu_s(pid: int) -> float:
@@ -180,8 +185,8 @@ def measured_scan(size_bytes: int) -> list[Measure]:
             with spark_session() as spark:
                 _scan_in_turns(spark, turns, state.store_url, directory / "parquet", count)
             for _ in range(2):
-                turns.take("consumer", lambda: consume(state.bootstrap, ends, tuned=False))
-                turns.take("tuned consumer", lambda: consume(state.bootstrap, ends, tuned=True))
+                turns.take("consumer", lambda: consume(state.bootstrap, ends, tuned=False), count * VALUE_BYTES)
+                turns.take("tuned consumer", lambda: consume(state.bootstrap, ends, tuned=True), count * VALUE_BYTES)
     finally:
         shutil.rmtree(directory)
     return _scan_measures(turns, count * VALUE_BYTES)
