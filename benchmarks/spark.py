@@ -2,9 +2,9 @@
 
 The scan reads a topic that confluent-kafka wrote through one broker into a store of local files, the rows of 1 KB that compress to nothing;
 Parquet with the same rows lies beside it, so both sides read the same disk through the same page cache. Sides take turns, the best of
-several passes counts, for other work on the machine only ever takes away. A broker's CPU is what /proc says of its process. The consumer reads
-the same records through the same broker, which holds a fifth of them in memory and has the rest from the store; what Spark takes from a
-Python source that does no work at all (`ceiling`) is measured beside it.
+several passes counts, for other work on the machine only ever takes away. A broker's CPU is what /proc says of its process. The consumer
+reads the same records through the same broker, which holds a fifth of them in memory and has the rest from the store; what Spark takes from
+a Python source that does no work at all (`ceiling`) is measured beside it.
 """
 
 import argparse
