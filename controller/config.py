@@ -124,6 +124,9 @@ class ControllerConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown
     read_grace_ms: int = 60_000
     """Bytes of an object that nothing refers to are deleted after this, so that reads under way can end."""
 
+    late_put_grace_ms: int = 60 * 60_000
+    """What was prepared and never committed is deleted so long after its deadline: the PUT of a writer that was stopped may land late."""
+
     auto_balance: bool = False
     """Move partitions by itself so that brokers carry equal loads, and relieve brokers that answer much slower than their peers."""
 
@@ -214,6 +217,6 @@ _POSITIVE = (
     "queue_count_max", "queue_bytes_max", "batch_count_max", "request_timeout_ms", "request_bytes_max", "reply_cache_count_max",
     "batch_bytes_max", "transaction_bytes_max",
     "followers_count_max", "snapshot_records", "snapshot_bytes", "backup_interval_ms", "backup_bytes_max", "backup_objects",
-    "read_grace_ms", "balance_interval_ms", "balance_cooldown_ms", "balance_bytes_min", "janitor_interval_ms",
+    "read_grace_ms", "late_put_grace_ms", "balance_interval_ms", "balance_cooldown_ms", "balance_bytes_min", "janitor_interval_ms",
     "stop_timeout_ms", "join_timeout_ms",
 )  # fmt: skip

@@ -20,7 +20,17 @@ from stream.ids import StreamId
 from stream.keys import MANIFEST_ROOT, manifest_key, manifest_prefix, parse_manifest_key
 from stream.manifest import codec
 from stream.manifest.errors import ManifestNotFound, ManifestWentBack, SeveralClusters, UnknownPartition
-from stream.manifest.model import PARTITIONS_PER_SHARD, Entries, ManifestRoot, PageRef, PartitionEntry, SectionRef, Shard, TopicEntry
+from stream.manifest.model import (
+    PARTITIONS_PER_SHARD,
+    CommittedLog,
+    Entries,
+    ManifestRoot,
+    PageRef,
+    PartitionEntry,
+    SectionRef,
+    Shard,
+    TopicEntry,
+)
 from stream.manifest.plan import OffsetRange, Source, TailRange, joined_tail, pages_wanted, plan
 from stream.manifest.sections import SectionReader, load_root
 from stream.manifest.tail import WalTails
@@ -125,6 +135,18 @@ class ClusterView:
             for attempt in range(_TRIES_MAX):
                 try:
                     return await self._plan(wanted, timestamp_from_ms)
+                except ObjectNotFound:
+                    if attempt == _TRIES_MAX - 1:
+                        raise
+                    await self._reload()
+        raise AssertionError("the last attempt raises")
+
+    async def committed(self, topic: str) -> list[CommittedLog]:
+        """Every entry of every partition, as of the last refresh: 100 bytes each. Raises UnknownPartition."""
+        async with self._lock:
+            for attempt in range(_TRIES_MAX):
+                try:
+                    return await self._committed(self._topic(topic))
                 except ObjectNotFound:
                     if attempt == _TRIES_MAX - 1:
                         raise
@@ -240,6 +262,15 @@ class ClusterView:
             runs = [*(loaded[page.section] for page in group), entry.inline]
             slices += plan(item, Source(entry.stream_id, entry.log_start, end, runs, tail), timestamp_from_ms)
         return slices
+
+    async def _committed(self, topic: TopicEntry) -> list[CommittedLog]:
+        await self._load_shards(topic.shards)
+        logs: list[CommittedLog] = []
+        for entry in (entry for ref in topic.shards for entry in self._shards[ref].partitions):
+            loaded = await self._load_pages(entry.pages)
+            runs = (*(loaded[page.section] for page in entry.pages), entry.inline)
+            logs.append(CommittedLog(entry.partition, StreamId(entry.stream_id), entry.log_start, runs))
+        return logs
 
     def _shard_of(self, item: OffsetRange) -> SectionRef:
         topic = self._topic(item.topic)

@@ -105,7 +105,7 @@ class Managers(RuleBasedStateMachine):
     @rule(ms=st.sampled_from([1, 1_000, 4_000_000]))
     def time(self, ms: int) -> None:
         self.cluster.now_ms = Millis(self.cluster.now_ms + ms)
-        due = [state.object_id for state in objects.deletable(self.image, self.cluster.now_ms, 1_000, 5)]
+        due = [state.object_id for state in objects.deletable(self.image, self.cluster.now_ms, 1_000, 3_600_000, 5)]
         self.cluster.apply(objects.objects_removed(self.image, due))
 
     @precondition(lambda self: self.incarnations)
