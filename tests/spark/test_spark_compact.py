@@ -101,8 +101,11 @@ def compacting(cluster: HurriedCluster, topic: str, *arguments: str, where: str 
 
 
 def answer(process: "subprocess.Popen[str]", code: int = 0) -> str:
-    with process:
-        out, err = process.communicate(timeout=90)
+    try:
+        out, err = process.communicate(timeout=150)
+    finally:
+        process.kill()
+        process.wait()
     assert process.returncode == code, f"{process.returncode}: {out[-1_000:]} {err[-3_000:]}"
     return out if code == 0 else err
 
