@@ -20,7 +20,7 @@ class NewRange(NamedTuple):
 
 
 def replace_ranges(stream: StreamState, sources: Sequence[ReplacedItem], new: Sequence[NewRange]) -> list[RangesReplaced]:
-    """Records that exchange `sources` for `new`, all of this stream. None if all of them are trimmed. Who may ask for it is checked before."""
+    """Records that exchange `sources` for `new`, all of this stream. None if all are trimmed. Who may ask is checked before."""
     living = [source for source in sources if source.end_offset > stream.start_offset]
     for source in living:
         _check_source(stream, source)

@@ -16,8 +16,8 @@ from support.dev_cluster import is_gone
 from support.streaming_job import Job
 from support.threaded_cluster import ThreadedCluster, until
 
-from deploy.rewrite import Target, rewrite_topic
-from stream.spark.compact.plan import RewriteOptions
+from deploy.rewrite import Target, plan_rewrite, rewrite_topic
+from stream.spark.compact.plan import PartitionPlan, RewriteOptions
 from stream.spark.table.engines import LocalEngine
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -81,7 +81,9 @@ def logged(job: Job, batch_id: int) -> dict[str, int]:
 
 def test_each_row_once_whoever_dies(spark: SparkSession, cluster: ThreadedCluster, tmp_path: Path) -> None:
     cluster.create("deaths", 2)
-    fill(cluster, "deaths", range(2_000))
+    for first in range(0, 2_000, 500):
+        fill(cluster, "deaths", range(first, first + 500))
+        until(lambda known=first // 500: min(plan.object_count for plan in planned(cluster)) > known)
     job = Job(store_url=cluster.store_url, topic="deaths", directory=str(tmp_path), rows_per_batch=100)
     run(msgspec.structs.replace(job, die=("before", 1)), -signal.SIGKILL)
     assert sorted(path.name for path in job.out.glob("*.batch")) == ["0.batch"]
@@ -104,6 +106,11 @@ def test_each_row_once_whoever_dies(spark: SparkSession, cluster: ThreadedCluste
         Path(tmp_path, "go").touch()
     assert process.returncode == 0, (tmp_path / "log").read_text()[-3_000:]
     check(job, spark, before)
+
+
+def planned(cluster: ThreadedCluster) -> list[PartitionPlan]:
+    """What a bulk rewrite would do, and how many objects there are."""
+    return plan_rewrite(Target(cluster.store_url, "", "deaths"), RewriteOptions())
 
 
 def compact(cluster: ThreadedCluster) -> None:
