@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
-from support.ack_recorder import ConfluentLoad, check, read_back
+from support.ack_recorder import PacedLoad, check, read_back
 from support.dev_cluster import PENSTOCK, penstock
 from support.history import orphaned_objects
 from support.hurried_cluster import HurriedCluster
@@ -141,7 +141,7 @@ def is_clean(cluster: HurriedCluster) -> bool:
 async def test_offsets_stay_while_producers_and_readers_work(cluster: HurriedCluster) -> None:
     """The executors are Spark's."""
     create(cluster, "busy")
-    async with ConfluentLoad(cluster.bootstrap, "busy", PARTITIONS) as load:
+    async with PacedLoad(cluster.bootstrap, "busy", PARTITIONS) as load:
         before = await asyncio.to_thread(many_objects, cluster, "busy")
         process = compacting(cluster, "busy", "--master", "local[2]", "--json")
         reading = asyncio.ensure_future(read_back(cluster.bootstrap, "busy", PARTITIONS))
@@ -160,7 +160,7 @@ async def test_offsets_stay_while_producers_and_readers_work(cluster: HurriedClu
 async def test_a_killed_driver_loses_nothing_and_leaves_nothing(cluster: HurriedCluster, where: str) -> None:
     topic = where.replace(" ", "-")
     create(cluster, topic)
-    async with ConfluentLoad(cluster.bootstrap, topic, PARTITIONS) as load:
+    async with PacedLoad(cluster.bootstrap, topic, PARTITIONS) as load:
         await asyncio.to_thread(many_objects, cluster, topic)
     ends = dict(load.sent)
     await asyncio.to_thread(until, lambda: layout(cluster, topic).ends == ends)
@@ -180,7 +180,7 @@ async def test_a_killed_driver_loses_nothing_and_leaves_nothing(cluster: Hurried
 
 async def test_two_at_once(cluster: HurriedCluster) -> None:
     create(cluster, "twice")
-    async with ConfluentLoad(cluster.bootstrap, "twice", PARTITIONS) as load:
+    async with PacedLoad(cluster.bootstrap, "twice", PARTITIONS) as load:
         await asyncio.to_thread(many_objects, cluster, "twice")
         processes = [compacting(cluster, "twice", "--json", "--ttl-s", "20") for _ in range(2)]
         reports = [json.loads(await asyncio.to_thread(answer, process)) for process in processes]
