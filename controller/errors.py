@@ -124,8 +124,9 @@ class BackupGap(ControllerError):
 
     def __init__(self, backup: int, first: int) -> None:
         super().__init__(
-            f"the backup of the metadata log ends at {backup}, the log of this quorum begins at {first}: objects in between were deleted, by a lifecycle rule"
-            " of the bucket perhaps; remove the rule, bring the objects under meta/<cluster>/log/ back (versions of the bucket), and start again"
+            f"the backup of the metadata log ends at {backup}, the log of this quorum begins at {first}: objects in between were deleted, "
+            "by a lifecycle rule of the bucket perhaps. Remove the rule, bring the objects under meta/<cluster>/log/ back (versions of the "
+            "bucket), and start again"
         )
 
 
