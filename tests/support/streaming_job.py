@@ -16,7 +16,7 @@ from uuid import uuid4
 import msgspec
 from pyspark.sql import DataFrame, SparkSession
 
-_WAIT_S = 60.0
+_WAIT_S = 200.0
 
 
 class Job(msgspec.Struct, frozen=True, kw_only=True):
