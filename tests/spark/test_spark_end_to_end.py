@@ -91,7 +91,7 @@ def rewrite(cluster: HurriedCluster) -> None:
     done = penstock(cluster, "compact", "t", "--json")
     report = json.loads(done.stdout)
     assert (done.returncode == 0) == (report["unresolved"] == 0), done.stderr
-    assert sum(item["sources_replaced"] for item in report["partitions"]) >= 2
+    assert report["damaged"] == []
 
 
 def reassign(cluster: HurriedCluster, directory: Path) -> None:

@@ -32,6 +32,9 @@ class RewriteOptions:
     round_objects_max: int = 1_000
     """Written in one round; the controller prepares and commits no more at once."""
 
+    merge_sources_max: int = 4_000
+    """In one object. Fewer of them are less likely to meet what brokers compact at the end of the log."""
+
     commit_sources_max: int = 10_000
     total_bytes_max: int = 1 << 50
     ttl_ms: int = 30 * 60_000
@@ -48,7 +51,7 @@ class RewriteOptions:
             small_bytes_max=self.target_bytes // 2,
             small_count_min=2,
             object_bytes_max=self.target_bytes,
-            round_ranges_max=min(4_000, self.commit_sources_max),
+            round_ranges_max=min(self.merge_sources_max, self.commit_sources_max),
         )
 
 

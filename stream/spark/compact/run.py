@@ -24,12 +24,13 @@ from stream.spark.compact.plan import PartitionPlan, RewriteOptions, cut_rounds,
 _log = structlog.get_logger(__name__)
 
 PASSES_MAX: Final = 5
-"""Plans in a row; each but the first for what was in conflict before."""
+"""Plans in a row; each but the first for what was in conflict before, in smaller pieces: the older ones then are out of the brokers' way."""
 
 PUBLISH_S: Final = 30.0
 """How long to wait for a manifest that shows what was done. It comes within seconds."""
 
 _LOOK_S: Final = 0.2
+_SOURCES_MIN: Final = 8
 
 
 @dataclass(frozen=True, slots=True)
@@ -100,12 +101,14 @@ class BulkRewrite:
         self._left_bytes = options.total_bytes_max
         self._reports: dict[int, PartitionReport] = {}
         self._report = RewriteReport(topic)
+        self._passes = 0
         self._left_alone: set[tuple[str, Offset]] = set()
 
     async def plan(self) -> list[PartitionPlan]:
         """As of now. Raises UnknownPartition, ManifestNotFound, SeveralClusters, ObjectStoreError."""
         await self._view.refresh()
-        plans = plan_topic(await self._view.committed(self._topic), self._options)
+        fewer = max(_SOURCES_MIN, self._options.merge_sources_max >> 3 * self._passes)
+        plans = plan_topic(await self._view.committed(self._topic), replace(self._options, merge_sources_max=fewer))
         return within((_without(plan, self._left_alone) for plan in plans), self._left_bytes)
 
     async def run(self) -> RewriteReport:
@@ -122,6 +125,7 @@ class BulkRewrite:
             for plans_of_round in rounds:
                 handled += await self._round(plans_of_round)
             await self._until_published(handled)
+            self._passes += 1
             if not self._report.unresolved:
                 break
         self._report.partitions = [self._reports[partition] for partition in sorted(self._reports)]
