@@ -24,7 +24,7 @@ from stream.spark.compact.plan import PartitionPlan, RewriteOptions, cut_rounds,
 _log = structlog.get_logger(__name__)
 
 PASSES_MAX: Final = 5
-"""Plans in a row; each but the first for what was in conflict before, in smaller pieces: the older ones then are out of the brokers' way."""
+"""Plans in a row; each but the first for what was in conflict before, in smaller pieces: the older ones are out of brokers' way."""
 
 PUBLISH_S: Final = 30.0
 """How long to wait for a manifest that shows what was done. It comes within seconds."""
