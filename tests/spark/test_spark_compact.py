@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
+from pyspark.sql import SparkSession
 from support.ack_recorder import PacedLoad, check, read_back
 from support.dev_cluster import PENSTOCK, penstock
 from support.history import orphaned_objects
@@ -20,9 +21,12 @@ from support.threaded_cluster import until
 from controller.metadata.image import MetadataImage
 from controller.metadata.objects import ObjectPhase
 from deploy.metadata import look
+from deploy.rewrite import Target, rewrite_topic
 from objectstore.url import open_store
 from stream.manifest.view import ClusterView
 from stream.reader import scan
+from stream.spark.compact.plan import RewriteOptions
+from stream.spark.table.engines import SparkEngine
 
 ROOT = Path(__file__).resolve().parents[2]
 PARTITIONS = [0, 1]
@@ -51,7 +55,7 @@ from deploy.cli import main
 main()
 """
 
-pytestmark = pytest.mark.timeout(180)
+pytestmark = pytest.mark.timeout(400)
 
 
 @pytest.fixture(scope="module")
@@ -138,20 +142,22 @@ def is_clean(cluster: HurriedCluster) -> bool:
     return look(cluster.state().controller, of)
 
 
-async def test_offsets_stay_while_producers_and_readers_work(cluster: HurriedCluster) -> None:
+async def test_offsets_stay_while_producers_and_readers_work(spark: SparkSession, cluster: HurriedCluster) -> None:
     """The executors are Spark's."""
+    engine = SparkEngine("")
+    assert spark.getActiveSession() is not None, "the engine runs in this session"
     create(cluster, "busy")
     async with PacedLoad(cluster.bootstrap, "busy", PARTITIONS) as load:
         before = await asyncio.to_thread(many_objects, cluster, "busy")
-        process = compacting(cluster, "busy", "--master", "local[2]", "--json")
+        target, controller = Target(cluster.state().store_url, "", "busy"), cluster.state().controller
+        working = asyncio.ensure_future(asyncio.to_thread(rewrite_topic, target, controller, engine, RewriteOptions()))
         reading = asyncio.ensure_future(read_back(cluster.bootstrap, "busy", PARTITIONS))
-        report = json.loads(await asyncio.to_thread(answer, process))
         check(load, await reading, whole=False)
+        report = await working
         await load.until_acknowledged(10)
-    replaced = [item["sources_replaced"] for item in report["partitions"]]
-    assert sum(replaced) >= before.objects
-    assert [item["objects_written"] for item in report["partitions"]] == [1, 1]
-    assert (report["unresolved"], report["damaged"]) == (0, [])
+    assert sum(item.sources_replaced for item in report.partitions) >= before.objects
+    assert [item.objects_written for item in report.partitions] == [1, 1]
+    assert (report.unresolved, report.damaged) == (0, [])
     check(load, await read_back(cluster.bootstrap, "busy", PARTITIONS))
     check(load, await asyncio.to_thread(scanned, cluster, "busy"))
 
