@@ -13,7 +13,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Final
 
-from benchmarks import clients, controllers, harness, moves, scale
+from benchmarks import clients, controllers, harness, moves, plugin, scale
 from benchmarks.harness import Measure
 from objectstore.url import open_store
 
@@ -322,4 +322,5 @@ BARS: Final[dict[str, Callable[[], Sequence[Measure]]]] = {
     "drain": drain,
     "heir": heir,
     "scale": scale_work,
+    "plugin": plugin.plugin,
 }

@@ -88,6 +88,9 @@ CORES = (
     "broker/groups/classic.py",
     "broker/groups/model.py",
     "broker/groups/records.py",
+    "pytest_penstock/control.py",
+    "pytest_penstock/options.py",
+    "pytest_penstock/records.py",
 )
 
 
