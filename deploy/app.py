@@ -5,7 +5,7 @@ from typing import Annotated
 
 import typer
 
-from deploy.commands import balance, consume, controller, demo, dev, elect, nodes, produce, reassign, streams, table, topics
+from deploy.commands import balance, consume, controller, demo, dev, elect, nodes, produce, reassign, snippets, streams, table, top, topics
 
 app = typer.Typer(
     name="penstock",
@@ -34,10 +34,12 @@ def main(
 
 app.command("dev")(dev.dev)
 app.command("demo")(demo.demo)
+app.command("snippets")(snippets.snippets)
 app.add_typer(topics.app, name="topics")
 app.command("produce")(produce.produce)
 app.command("consume")(consume.consume)
 app.add_typer(streams.app, name="streams")
+app.command("top")(top.top)
 app.command("nodes")(nodes.nodes)
 app.add_typer(reassign.app, name="reassign")
 app.command("elect")(elect.elect)

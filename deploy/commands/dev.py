@@ -25,15 +25,23 @@ def dev(
     state_file: Annotated[Path | None, typer.Option(envvar=VARIABLE, help="Where to write what runs where, as JSON.")] = None,
     restart: Annotated[bool, typer.Option("--restart/--no-restart", help="Start a broker or controller that died again.")] = True,
     auto_balance: Annotated[bool, typer.Option("--auto-balance", help="Keep the brokers' loads equal and relieve slow brokers.")] = False,
+    topics: Annotated[str, typer.Option(help="Topics to create at the start, with partitions, as in orders:3,clicks:12")] = "",
+    seed_from: Annotated[
+        Path | None, typer.Option(help="Records for them: a JSON object a line (topic, key, value, headers, partition), or a plain value.")
+    ] = None,
     log_level: Annotated[str, typer.Option(help="debug | info | warning | error, of brokers and controller.")] = "warning",
 ) -> None:
     """Run a cluster on this machine: controllers, brokers and an S3 server (moto), each a process of its own. Ctrl-C stops it all.
 
     Prints one line `ready: bootstrap=... store=...` when clients may come. With --store memory all runs in one process.
+    --topics and --seed-from fill it; topics that exist already are left alone.
     With moto and memory everything is gone at the end; with file: and s3: the next start goes on where this one stopped.
     """
+    from deploy.cluster.contents import FirstContents
     from deploy.cluster.dev import run_dev
+    from deploy.cluster.seed import parse_topics
 
+    contents = FirstContents(parse_topics(topics), seed_from)
     options = ClusterOptions(
         brokers=brokers,
         controllers=controllers,
@@ -46,4 +54,4 @@ def dev(
         auto_balance=auto_balance,
         log_level=log_level,
     )
-    run_dev(options, state_file or default_path(os.environ), _STARTED_AT)
+    run_dev(options, state_file or default_path(os.environ), _STARTED_AT, contents)

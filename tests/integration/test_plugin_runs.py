@@ -44,7 +44,6 @@ def test_same_names_everywhere(penstock, number):
 
 def test_options_and_ini(tmp_path: Path) -> None:
     files = {
-        "pytest.ini": "[pytest]\npenstock_brokers = 1\npenstock_latency = 40\nasyncio_default_fixture_loop_scope = function\n",
         "test_x.py": """
 import time
 
@@ -56,7 +55,7 @@ def test_three_brokers_and_slow_puts(penstock):
     assert time.monotonic() - began >= 0.04
 """,
     }
-    done = run_pytest(tmp_path, files, "-q", "--penstock-brokers", "3")
+    done = run_pytest(tmp_path, files, "-q", "--penstock-brokers", "3", ini="penstock_brokers = 1\npenstock_latency = 40\n")
     assert done.returncode == 0, done.stdout
     assert "1 passed" in done.stdout
 
