@@ -19,7 +19,7 @@ import structlog
 
 from broker.config import BrokerConfig
 from broker.errors import ErrorCode
-from broker.groups.offsets_log import OFFSETS_TOPIC
+from broker.internal_topics import OFFSETS_TOPIC, TRANSACTIONS_TOPIC
 from broker.node import Broker
 from broker.server import PortTaken
 from controller.config import ControllerConfig
@@ -42,8 +42,9 @@ HOST: Final = "127.0.0.1"
 SESSION_TIMEOUT_MS: Final = 3_000
 SESSION_GRACE_MS: Final = 100
 """A test waits for every failover; nothing here pauses for a tenth of a second unless the whole machine does, and then all do."""
-OFFSETS_PARTITIONS: Final = 4
-"""Of `__consumer_offsets`: the first group of a run waits until they are there."""
+INTERNAL_PARTITIONS: Final = 4
+"""Of `__consumer_offsets` and `__transaction_state`: the first group or transaction of a run waits until they are there."""
+_INTERNAL: Final = frozenset({OFFSETS_TOPIC, TRANSACTIONS_TOPIC})
 GROUP_SESSION_MIN_MS: Final = 100
 SETTLE_S: Final = 20.0
 _LOOK_S: Final = 0.001
@@ -194,7 +195,8 @@ class Nodes:
             listen_host=HOST,
             listen_port=self._ports[node_id],
             controllers=(self._controller_address,),
-            offsets_topic_num_partitions=OFFSETS_PARTITIONS,
+            offsets_topic_num_partitions=INTERNAL_PARTITIONS,
+            transaction_state_log_num_partitions=INTERNAL_PARTITIONS,
             group_initial_rebalance_delay_ms=0,
             group_min_session_timeout_ms=GROUP_SESSION_MIN_MS,
         )
@@ -236,7 +238,7 @@ class Nodes:
 
     def _topics(self) -> frozenset[UUID]:
         images = [broker.image for broker in self._brokers.values()]
-        return frozenset(topic.topic_id for image in images for topic in image.topics if topic.name != OFFSETS_TOPIC)
+        return frozenset(topic.topic_id for image in images for topic in image.topics if topic.name not in _INTERNAL)
 
     async def _delete_topics(self) -> None:
         new = self._topics() - self._topics_before
