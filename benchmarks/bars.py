@@ -13,7 +13,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Final
 
-from benchmarks import clients, controllers, harness, moves, scale
+from benchmarks import clients, controllers, harness, moves, plugin, scale
 from benchmarks.harness import Measure
 from objectstore.url import open_store
 
@@ -330,4 +330,5 @@ BARS: Final[dict[str, Callable[[], Sequence[Measure]]]] = {
     "heir": heir,
     "newcomer": newcomer,
     "scale": scale_work,
+    "plugin": plugin.plugin,
 }

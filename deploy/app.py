@@ -17,8 +17,10 @@ from deploy.commands import (
     nodes,
     produce,
     reassign,
+    snippets,
     streams,
     table,
+    top,
     topics,
 )
 
@@ -49,10 +51,12 @@ def main(
 
 app.command("dev")(dev.dev)
 app.command("demo")(demo.demo)
+app.command("snippets")(snippets.snippets)
 app.add_typer(topics.app, name="topics")
 app.command("produce")(produce.produce)
 app.command("consume")(consume.consume)
 app.add_typer(streams.app, name="streams")
+app.command("top")(top.top)
 app.command("nodes")(nodes.nodes)
 app.add_typer(reassign.app, name="reassign")
 app.command("elect")(elect.elect)

@@ -1,6 +1,6 @@
 """A Kafka admin client for the calls that confluent-kafka lacks: one socket, one request at a time, over the broker's own codecs.
 
-Invariant: no call waits longer than its timeout, and every failure is a KafkaFailed. Must not be used for records.
+Invariant: no call waits longer than its timeout, and every failure is a KafkaFailed. Must not be used where throughput counts.
 """
 
 import socket
@@ -35,6 +35,9 @@ class WireClient:
         return self
 
     def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def close(self) -> None:
         self._socket.close()
 
     def ask(
@@ -43,10 +46,12 @@ class WireClient:
         request: _RequestT,
         encode: Callable[[Writer, _RequestT, int], None],
         decode: Callable[[Reader, int], _ResponseT],
+        timeout_s: float = TIMEOUT_S,
     ) -> _ResponseT:
-        """The answer to one request, in the highest version that we speak."""
+        """The answer to one request, in the highest version that we speak. After a failure the connection is of no use any more."""
         self._correlation_id += 1
         frame = encode_request_frame(api, api.max, self._correlation_id, encode, request, client_id="penstock")
+        self._socket.settimeout(timeout_s)
         try:
             self._socket.sendall(frame)
             size = _SIZE.unpack(self._read(_SIZE.size))[0]
@@ -74,6 +79,5 @@ class WireClient:
                 connection = socket.create_connection((host.strip("[]"), int(port)), timeout=_CONNECT_TIMEOUT_S)
             except (OSError, ValueError, OverflowError):
                 continue
-            connection.settimeout(TIMEOUT_S)
             return connection
         raise KafkaFailed(f"no broker answers at {self._bootstrap}; start one with `penstock dev`, or name another with --bootstrap")

@@ -16,8 +16,9 @@ from random import Random
 from typing import Final
 
 from controller.config import QUORUM_SIZES
-from deploy import lifeline
+from deploy import lifeline, snippets
 from deploy.cluster import state as state_file
+from deploy.cluster.contents import FirstContents
 from deploy.cluster.directories import controller_directory
 from deploy.cluster.plan import BROKERS_MAX, ClusterOptions, ClusterPlan, plan_cluster, shown_store
 from deploy.cluster.ports import find_ports
@@ -27,14 +28,16 @@ from deploy.config.definition import ROLES
 from deploy.config.load import given_beside_flags, load
 from deploy.config.sources import check_assignment
 from deploy.errors import DeployError, UsageError
+from deploy.output import Progress
 
 _FORMS: Final = "moto, memory, file:DIR or s3://BUCKET?endpoint=URL"
 
 
-def run_dev(options: ClusterOptions, state_path: Path, started_at: float) -> None:
+def run_dev(options: ClusterOptions, state_path: Path, started_at: float, contents: FirstContents | None = None) -> None:
     """Run a cluster until SIGINT, SIGTERM or SIGHUP. started_at: of time.monotonic(), for the ready line. Raises DeployError."""
     lifeline.hold(os.environ)
     options = check(options)
+    contents = (contents or FirstContents()).check()
     if options.store.startswith("s3:"):
         asyncio.run(_check_bucket(options.store))
     ports = find_ports(options, Random())  # noqa: S311 - which port is no secret
@@ -42,7 +45,7 @@ def run_dev(options: ClusterOptions, state_path: Path, started_at: float) -> Non
         plan = plan_cluster(options, ports, directory)
         for process in (plan.of_role("controller")[0], plan.of_role("broker")[0]):
             load("controller" if process.role == "controller" else "broker", process.node_arguments)
-        dev = _Dev(options, plan, state_path=state_path, started_at=started_at, store_port=ports.store)
+        dev = _Dev(options, plan, contents, state_path=state_path, started_at=started_at, store_port=ports.store)
         asyncio.run(dev.run())
 
 
@@ -67,7 +70,18 @@ def check(options: ClusterOptions) -> ClusterOptions:
 
 
 class _Dev:
-    def __init__(self, options: ClusterOptions, plan: ClusterPlan, *, state_path: Path, started_at: float, store_port: int) -> None:
+    def __init__(
+        self,
+        options: ClusterOptions,
+        plan: ClusterPlan,
+        contents: FirstContents,
+        *,
+        state_path: Path,
+        started_at: float,
+        store_port: int,
+    ) -> None:
+        self._contents = contents
+        self._filling: asyncio.Task[None] | None = None
         self._options = options
         self._plan = plan
         self._state_path = state_path
@@ -76,7 +90,7 @@ class _Dev:
         self._store_port = store_port
 
     async def run(self) -> None:
-        stop = asyncio.Event()
+        self._stop = stop = asyncio.Event()
         hurry: list[Callable[[], None]] = []
 
         def interrupted() -> None:
@@ -93,6 +107,8 @@ class _Dev:
                 await self._supervise(stop, hurry)
         finally:
             state_file.remove(self._state_path)
+        if self._filling is not None:
+            await self._filling
 
     async def _supervise(self, stop: asyncio.Event, hurry: list[Callable[[], None]]) -> None:
         from deploy.cluster.moto_store import listen
@@ -100,7 +116,7 @@ class _Dev:
         store_socket = listen(self._store_port) if self._store_port else None
         supervisor = Supervisor(self._plan, os.environ, store_socket, self._write_state, _say)
         hurry.append(supervisor.hurry)
-        await supervisor.run(stop, self._announce)
+        await supervisor.run(stop, self._ready)
 
     async def _run_in_process(self, stop: asyncio.Event) -> None:
         from deploy import logs
@@ -110,7 +126,7 @@ class _Dev:
 
         def ready(processes: Sequence[ProcessState]) -> None:
             self._write_state(processes)
-            self._announce()
+            self._ready()
 
         await run_in_process(self._plan, stop, ready)
 
@@ -127,6 +143,33 @@ class _Dev:
             ),
         )
 
+    def _ready(self) -> None:
+        """The cluster serves. Topics come before the ready line, so that they are there for whoever waits for it; records after it."""
+        if self._contents:
+            self._filling = asyncio.get_running_loop().create_task(self._fill())
+        else:
+            self._announce()
+
+    async def _fill(self) -> None:
+        from deploy.cluster import contents
+
+        bootstrap = self._plan.bootstrap
+        try:
+            created = await asyncio.to_thread(contents.create_topics, bootstrap, self._contents.topics)
+            self._announce()
+            if self._contents.seed is None:
+                return
+            for name in sorted(set(self._contents.topics) - created):
+                _say(f"topic {name} exists already; it gets no records from {self._contents.seed}")
+            began = time.monotonic()
+            records = (record for record in self._contents.records() if record.topic in created)
+            with Progress("seeding", None, "records") as progress:
+                count = await asyncio.to_thread(contents.send, bootstrap, records, progress.advance, self._stop.is_set)
+            _say(f"seeded {count:,} records into {', '.join(sorted(created)) or 'nothing'} in {time.monotonic() - began:.1f} s")
+        except DeployError:
+            self._stop.set()
+            raise
+
     def _announce(self) -> None:
         took_s = time.monotonic() - self._started_at
         print(
@@ -134,6 +177,11 @@ class _Dev:
             f" state={self._state_path} took={took_s:.1f}s",
             flush=True,
         )
+        if sys.stderr.isatty():
+            topic = next(iter(self._contents.topics), "orders")
+            for line in snippets.lines(bootstrap=self._plan.bootstrap, topic=topic, store=self._plan.store_url):
+                print(f"  {line}", file=sys.stderr)
+            _say("whole programs: penstock snippets CLIENT; what goes on: penstock top; Ctrl-C stops everything")
 
 
 def _say(line: str) -> None:

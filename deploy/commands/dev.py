@@ -29,15 +29,23 @@ def dev(
         list[str] | None, typer.Option("--set", metavar="KEY=VALUE", help="A setting of the nodes, as in docs/configuration.md.")
     ] = None,
     config: Annotated[str, typer.Option("--config", envvar="PENSTOCK_CONFIG", metavar="FILE", help="TOML file for the nodes.")] = "",
+    topics: Annotated[str, typer.Option(help="Topics to create at the start, with partitions, as in orders:3,clicks:12")] = "",
+    seed_from: Annotated[
+        Path | None, typer.Option(help="Records for them: a JSON object a line (topic, key, value, headers, partition), or a plain value.")
+    ] = None,
     log_level: Annotated[str, typer.Option(help="debug | info | warning | error, of brokers and controller.")] = "warning",
 ) -> None:
     """Run a cluster on this machine: controllers, brokers and an S3 server (moto), each a process of its own. Ctrl-C stops it all.
 
     Prints one line `ready: bootstrap=... store=...` when clients may come. With --store memory all runs in one process.
+    --topics and --seed-from fill it; topics that exist already are left alone.
     With moto and memory everything is gone at the end; with file: and s3: the next start goes on where this one stopped.
     """
+    from deploy.cluster.contents import FirstContents
     from deploy.cluster.dev import run_dev
+    from deploy.cluster.seed import parse_topics
 
+    contents = FirstContents(parse_topics(topics), seed_from)
     options = ClusterOptions(
         brokers=brokers,
         controllers=controllers,
@@ -52,4 +60,4 @@ def dev(
         settings=tuple(settings or ()),
         config=config,
     )
-    run_dev(options, state_file or default_path(os.environ), _STARTED_AT)
+    run_dev(options, state_file or default_path(os.environ), _STARTED_AT, contents)

@@ -1,0 +1,106 @@
+"""What a local cluster begins with: topics from `--topics`, records from the lines of `--seed-from`.
+
+Invariant: a mistake is found before anything is started and told with its line; a line means the same every time. Pure: lines come in,
+values go out.
+"""
+
+from collections.abc import Iterable, Iterator, Mapping
+from difflib import get_close_matches
+from typing import Final, NamedTuple
+
+import msgspec
+
+from deploy.errors import UsageError
+
+PARTITIONS_MAX: Final = 1_000
+_FIELDS: Final = ("topic", "key", "value", "headers", "partition", "timestamp_ms")
+_INT64_MAX: Final = (1 << 63) - 1
+
+
+class SeedRecord(NamedTuple):
+    """partition: -1 by key, or any. timestamp_ms: 0 means now."""
+
+    topic: str
+    key: bytes | None
+    value: bytes | None
+    headers: tuple[tuple[str, bytes | None], ...]
+    partition: int
+    timestamp_ms: int
+
+
+def parse_topics(text: str) -> dict[str, int]:
+    """`orders:3,clicks:12`; a name alone has one partition. Raises UsageError."""
+    topics: dict[str, int] = {}
+    for part in filter(None, (part.strip() for part in text.split(","))):
+        name, colon, count = part.partition(":")
+        if not name or (colon and not (count.isdecimal() and 1 <= int(count) <= PARTITIONS_MAX)):
+            raise UsageError(f"--topics {part!r} is not allowed: NAME:PARTITIONS (1 to {PARTITIONS_MAX}), as in orders:3,clicks:12")
+        if name in topics:
+            raise UsageError(f"--topics names {name!r} twice")
+        topics[name] = int(count or 1)
+    return topics
+
+
+def parse_seed(lines: Iterable[bytes], topics: Mapping[str, int], source: str) -> Iterator[SeedRecord]:
+    """One record a line; empty lines are none. topics: those of `--topics`; others have one partition. Raises UsageError.
+
+    A JSON object with `value` or `topic` is a record with the fields topic, key, value, headers, partition, timestamp_ms. Any other line
+    is a value as it stands. What names no topic goes to the first of `--topics`.
+    """
+    default = next(iter(topics), "")
+    for number, line in enumerate(lines, 1):
+        text = line.strip()
+        if text:
+            yield _record(text, default, topics, f"{source}, line {number}")
+
+
+def _record(text: bytes, default: str, topics: Mapping[str, int], where: str) -> SeedRecord:
+    found = _parsed(text, where)
+    fields = {"value": text.decode(errors="surrogateescape")} if found is None else found
+    for name in fields:
+        if name not in _FIELDS:
+            near = get_close_matches(name, _FIELDS, n=1)
+            hint = f"did you mean {near[0]!r}?" if near else f"known are {', '.join(_FIELDS)}"
+            raise UsageError(f"{where}: unknown field {name!r}; {hint}")
+    topic = fields.get("topic", default)
+    if not isinstance(topic, str) or not topic:
+        raise UsageError(f"{where}: no topic: give the field 'topic', or --topics, whose first one is meant then")
+    return SeedRecord(
+        topic,
+        _data(fields.get("key")),
+        _data(fields.get("value")) if found is not None else text,
+        _headers(fields.get("headers") or {}, where),
+        _whole(fields.get("partition", -1), "partition", -1, topics.get(topic, 1) - 1, f"{where}: {topic!r}"),
+        _whole(fields.get("timestamp_ms", 0), "timestamp_ms", 0, _INT64_MAX, where),
+    )
+
+
+def _parsed(text: bytes, where: str) -> dict[str, object] | None:
+    """The fields of a record; None for a plain value."""
+    if not text.startswith(b"{"):
+        return None
+    try:
+        found = msgspec.json.decode(text, type=dict[str, object])
+    except (msgspec.DecodeError, UnicodeDecodeError) as error:
+        raise UsageError(f"{where}: not JSON: {error}") from None
+    return found if "value" in found or "topic" in found else None
+
+
+def _data(value: object) -> bytes | None:
+    """Texts as UTF-8, null as null, anything else as compact JSON."""
+    if value is None:
+        return None
+    return value.encode() if isinstance(value, str) else msgspec.json.encode(value)
+
+
+def _headers(value: object, where: str) -> tuple[tuple[str, bytes | None], ...]:
+    try:
+        return tuple((name, _data(data)) for name, data in msgspec.convert(value, dict[str, str | None]).items())
+    except msgspec.ValidationError:
+        raise UsageError(f"{where}: headers must be an object of texts") from None
+
+
+def _whole(value: object, name: str, low: int, high: int, where: str) -> int:
+    if not isinstance(value, int) or isinstance(value, bool) or not low <= value <= high:
+        raise UsageError(f"{where}: {name}={value!r} is not allowed: {low} to {high}")
+    return value

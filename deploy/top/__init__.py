@@ -1,0 +1,1 @@
+"""`penstock top`: what a cluster does, looked at again and again."""

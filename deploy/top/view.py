@@ -1,0 +1,65 @@
+"""What `penstock top` shows, as values: nodes as they report themselves, topics by what was written and what is stored.
+
+Invariant: pure. Rates of topics come from two looks at their end offsets; before the second there are none (None), which is shown as such.
+Field names are what `--json` prints.
+"""
+
+from collections import defaultdict
+from collections.abc import Mapping
+from dataclasses import dataclass
+from uuid import UUID
+
+from controller.metadata.image import MetadataImage
+from deploy.views import ClusterView
+
+Offsets = Mapping[str, int]
+"""Sum of the end offsets of a topic's partitions, by its name."""
+
+
+@dataclass(frozen=True, slots=True)
+class Stored:
+    partitions: int
+    led: int
+    bytes: int
+
+
+@dataclass(frozen=True, slots=True)
+class TopicView:
+    """records: written so far. stored_bytes: of all its objects that are committed; the newest seconds lie in WALs."""
+
+    name: str
+    partitions: int
+    without_leader: int
+    records: int
+    records_s: float | None
+    stored_bytes: int
+
+
+@dataclass(frozen=True, slots=True)
+class TopView:
+    cluster: ClusterView
+    topics: list[TopicView]
+    stored_bytes: int
+
+
+def stored_topics(image: MetadataImage) -> dict[str, Stored]:
+    """By name."""
+    sizes: dict[UUID, int] = defaultdict(int)
+    for stream in image.streams:
+        sizes[stream.topic_id] += sum(entry.size_bytes for entry in stream.entries)
+    return {
+        topic.name: Stored(len(topic.partitions), sum(part.leader >= 0 for part in topic.partitions), sizes[topic.topic_id])
+        for topic in image.topics
+    }
+
+
+def view_top(cluster: ClusterView, stored: Mapping[str, Stored], now: Offsets, before: Offsets | None, elapsed_s: float) -> TopView:
+    """The busiest topics first. before: of `elapsed_s` seconds ago; a topic that has less now was made anew meanwhile."""
+    topics: list[TopicView] = []
+    for name, has in stored.items():
+        records = now.get(name, 0)
+        known = before is not None and name in before and records >= before[name] and elapsed_s > 0
+        rate = (records - before[name]) / elapsed_s if before is not None and known else None
+        topics.append(TopicView(name, has.partitions, has.partitions - has.led, records, rate, has.bytes))
+    topics.sort(key=lambda topic: (-(topic.records_s or 0.0), -topic.records, topic.name))
+    return TopView(cluster, topics, sum(has.bytes for has in stored.values()))

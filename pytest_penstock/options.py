@@ -1,0 +1,62 @@
+"""How the cluster of a test run is to be: from command line and ini file, checked.
+
+Invariant: an `Options` that exists is valid. Pure, and cheap to import: it is made in every run.
+"""
+
+from dataclasses import dataclass
+from typing import Final
+
+BROKERS_MAX: Final = 9
+LATENCY_MAX_MS: Final = 60_000.0
+LEVELS: Final = ("debug", "info", "warning", "error")
+
+
+class InvalidOption(ValueError):
+    """The message says which option, its value, and what is allowed."""
+
+    def __init__(self, option: str, value: object, allowed: str) -> None:
+        super().__init__(f"{option} {value} is not allowed: {allowed}")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Options:
+    """port: of the first broker, the others follow; 0: any free ones. Latencies: of each PUT to the store, lognormal by two quantiles."""
+
+    brokers: int = 2
+    port: int = 0
+    latency_p50_ms: float = 0.0
+    latency_p99_ms: float = 0.0
+    log_level: str = "warning"
+
+    @classmethod
+    def parse(cls, *, brokers: str, port: str, latency: str, log_level: str) -> "Options":
+        """From texts as given; empty ones are the defaults. Raises InvalidOption."""
+        default = cls()
+        p50_ms, p99_ms = _latency(latency) if latency else (0.0, 0.0)
+        level = log_level or default.log_level
+        if level not in LEVELS:
+            raise InvalidOption("--penstock-log-level", level, ", ".join(LEVELS))
+        return cls(
+            brokers=_number("--penstock-brokers", brokers, 1, BROKERS_MAX) if brokers else default.brokers,
+            port=_number("--penstock-port", port, 0, 65_535 - BROKERS_MAX) if port else default.port,
+            latency_p50_ms=p50_ms,
+            latency_p99_ms=p99_ms,
+            log_level=level,
+        )
+
+
+def _number(option: str, text: str, low: int, high: int) -> int:
+    if not text.strip().isdecimal() or not low <= int(text) <= high:
+        raise InvalidOption(option, text, f"{low} to {high}")
+    return int(text)
+
+
+def _latency(text: str) -> tuple[float, float]:
+    parts = text.split(",")
+    try:
+        p50_ms, p99_ms = float(parts[0]), float(parts[-1])
+    except ValueError:
+        p50_ms, p99_ms = -1.0, -1.0
+    if len(parts) > 2 or not 0 <= p50_ms <= p99_ms <= LATENCY_MAX_MS:
+        raise InvalidOption("--penstock-latency", text, "P50 or P50,P99 in ms, the second not less than the first, as in 20,100")
+    return p50_ms, p99_ms

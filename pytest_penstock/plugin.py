@@ -1,0 +1,140 @@
+"""The plugin that pytest loads by its entry point: options, the fixtures `penstock_cluster` and `penstock`, the log in reports.
+
+Invariant: a run that uses no fixture of ours pays for the import of this module alone (no dependency, 1 ms). A cluster belongs to one
+pytest process, so the workers of pytest-xdist have one each, on free ports. Must not do anything at import.
+Source: pytest, "Writing plugins".
+"""
+
+from collections.abc import Generator
+from typing import TYPE_CHECKING, Any, Final
+
+import pytest
+
+if TYPE_CHECKING:
+    from pytest_penstock.client import KafkaClient
+    from pytest_penstock.cluster import PenstockCluster
+    from pytest_penstock.penstock import Penstock
+    from pytest_penstock.process import ClusterProcess
+
+_OPTIONS: Final = (
+    ("brokers", "how many brokers the cluster of this test run has (default: 2)"),
+    ("port", "port of the first broker, the others follow (default: 0, any free ones)"),
+    ("latency", "latency of each PUT to the object store, P50 or P50,P99 in ms (default: none)"),
+    ("log-level", "debug, info, warning or error, of brokers and controller; a test that fails shows what was logged (default: warning)"),
+)
+_FIXTURES: Final = frozenset({"penstock", "penstock_cluster"})
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    group = parser.getgroup("penstock", "Penstock: a Kafka cluster for tests")
+    for name, told in _OPTIONS:
+        group.addoption(f"--penstock-{name}", default=None, metavar=name.upper(), help=told)
+        parser.addini(_ini(name), f"{told}; --penstock-{name} wins", default="")
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    from pytest_penstock.options import InvalidOption, Options
+
+    try:
+        options = Options.parse(
+            brokers=_given(config, "brokers"),
+            port=_given(config, "port"),
+            latency=_given(config, "latency"),
+            log_level=_given(config, "log-level"),
+        )
+    except InvalidOption as error:
+        raise pytest.UsageError(str(error)) from None
+    if options.port and (hasattr(config, "workerinput") or config.getoption("numprocesses", None)):
+        raise pytest.UsageError(
+            "--penstock-port can not be used with pytest-xdist: each worker has a cluster of its own, on free ports; take bootstrap_servers"
+        )
+    config.pluginmanager.register(_Run(options), _Run.__name__)
+
+
+def _ini(name: str) -> str:
+    return "penstock_" + name.replace("-", "_")
+
+
+def _given(config: pytest.Config, name: str) -> str:
+    option: str | None = config.getoption(f"--penstock-{name}")
+    return str(config.getini(_ini(name))) if option is None else option
+
+
+class _Run:
+    """The one cluster of this pytest process. Its process is started when it is known that a test needs it, so that it starts while pytest,
+    too, has something to do."""
+
+    def __init__(self, options: Any) -> None:  # noqa: ANN401 - `Options`, which is not imported by name before it is needed
+        self._options = options
+        self._process: ClusterProcess | None = None
+        self._client: KafkaClient | None = None
+
+    def process(self) -> "ClusterProcess":
+        """Started, not yet ready."""
+        if self._process is None:
+            from pytest_penstock.process import ClusterProcess
+
+            self._process = ClusterProcess(self._options)
+        return self._process
+
+    def ready(self) -> "tuple[ClusterProcess, KafkaClient]":
+        process = self.process()
+        if self._client is None:
+            # While the cluster starts, this process imports what the helpers need.
+            from pytest_penstock.client import KafkaClient
+
+            process.wait_ready()
+            self._client = KafkaClient(process.bootstrap_servers)
+        return process, self._client
+
+    def pytest_collection_finish(self, session: pytest.Session) -> None:
+        if not session.config.option.collectonly and any(_FIXTURES & set(getattr(item, "fixturenames", ())) for item in session.items):
+            self.process()
+
+    @pytest.hookimpl(wrapper=True)
+    def pytest_runtest_protocol(self, item: pytest.Item) -> Generator[None, object, object]:
+        if self._process is not None:
+            item.stash[_LOGGED] = self._process.log_end()
+        return (yield)
+
+    @pytest.hookimpl(wrapper=True)
+    def pytest_runtest_makereport(self, item: pytest.Item) -> Generator[None, pytest.TestReport, pytest.TestReport]:
+        report = yield
+        if report.failed and self._process is not None and _FIXTURES & set(getattr(item, "fixturenames", ())):
+            log = self._process.log_since(item.stash.get(_LOGGED, 0))
+            if log:
+                report.sections.append((f"Penstock's log during {report.when}", log))
+        return report
+
+    def pytest_unconfigure(self) -> None:
+        if self._client is not None:
+            self._client.close()
+        if self._process is not None:
+            self._process.close()
+
+
+_LOGGED: Final = pytest.StashKey[int]()
+
+
+def _ready(config: pytest.Config) -> "tuple[ClusterProcess, KafkaClient]":
+    run = config.pluginmanager.get_plugin(_Run.__name__)
+    assert isinstance(run, _Run)
+    return run.ready()
+
+
+@pytest.fixture(scope="session")
+def penstock_cluster(pytestconfig: pytest.Config) -> "PenstockCluster":
+    """A Kafka cluster in memory for the whole run: `bootstrap_servers` for your clients, and helpers. What is made through it stays."""
+    from pytest_penstock.cluster import PenstockCluster
+
+    return PenstockCluster(*_ready(pytestconfig))
+
+
+@pytest.fixture
+def penstock(penstock_cluster: "PenstockCluster", request: pytest.FixtureRequest) -> "Generator[Penstock]":
+    """The cluster, clean: topics and consumer groups that come up in the test are deleted after it, brokers restarted, faults removed."""
+    from pytest_penstock.penstock import Penstock
+
+    penstock = Penstock(*_ready(request.config), request.node.nodeid)
+    yield penstock
+    penstock.end()

@@ -1,0 +1,137 @@
+"""The process of the cluster, seen from the test process: started, asked, ended.
+
+Invariant: after `close` it is gone; should this process die instead, it ends by itself (its stdin does). No answer is waited for longer
+than `ANSWER_TIMEOUT_S`, and when it fails its log is part of the error. Threads may share it.
+"""
+
+import os
+import selectors
+import subprocess
+import sys
+import tempfile
+import threading
+import time
+from contextlib import suppress
+from pathlib import Path
+from typing import IO, Final, TypeVar
+
+import msgspec
+
+from deploy.errors import ClusterFailed, DeployError
+from pytest_penstock.control import Answer, AnyCommand, Started
+from pytest_penstock.options import Options
+
+START_TIMEOUT_S: Final = 60.0
+ANSWER_TIMEOUT_S: Final = 60.0
+"""Above every deadline inside: what arrives later is a defect."""
+_STOP_TIMEOUT_S: Final = 5.0
+_LOG_LINES_MAX: Final = 40
+_LOG_BYTES_MAX: Final = 64 * 1024
+_T = TypeVar("_T")
+
+
+class Refused(DeployError):
+    """The cluster could not do what a test asked for; the text says why."""
+
+
+class ClusterProcess:
+    """Starts at once; `wait_ready` before anything else is asked."""
+
+    def __init__(self, options: Options) -> None:
+        self._options = options
+        self._owner_pid = os.getpid()
+        self._lock = threading.Lock()
+        self._log: IO[bytes] = tempfile.TemporaryFile(prefix="penstock-pytest-log-")  # noqa: SIM115 - closed by `close`
+        self._unread = b""
+        self.bootstrap_servers = ""
+        self.started_at = time.monotonic()
+        self.took_s = 0.0
+        """From the start of the process until it was ready."""
+        command = (sys.executable, "-P", "-m", "pytest_penstock.server", msgspec.json.encode(options).decode())
+        environment = os.environ | {"PYTHONPATH": os.pathsep.join(_import_path())}
+        # A group of its own: Ctrl-C is for pytest, which ends it.
+        self._process = subprocess.Popen(  # noqa: S603 - our own module, no shell
+            command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=self._log, env=environment, process_group=0
+        )
+        self._pid = self._process.pid
+
+    @property
+    def pid(self) -> int:
+        return self._pid
+
+    def wait_ready(self) -> None:
+        """Raises ClusterFailed."""
+        if self.bootstrap_servers:
+            return
+        started = self._read(Started, self.started_at + START_TIMEOUT_S, "did not start")
+        if started.error:
+            raise ClusterFailed(f"the Penstock cluster of this test run did not start: {started.error}")
+        self.took_s = time.monotonic() - self.started_at
+        self.bootstrap_servers = ",".join(f"127.0.0.1:{port}" for port in started.ports)
+
+    def ask(self, command: AnyCommand) -> Answer:
+        """Raises Refused with the cluster's own words, ClusterFailed if there are none."""
+        with self._lock:
+            assert self._process.stdin is not None
+            try:
+                self._process.stdin.write(msgspec.json.encode(command) + b"\n")
+                self._process.stdin.flush()
+            except (OSError, ValueError):  # the pipe is broken, or closed by us
+                raise self._failure("is gone") from None
+            answer = self._read(Answer, time.monotonic() + ANSWER_TIMEOUT_S, "does not answer")
+        if answer.error:
+            raise Refused(answer.error)
+        return answer
+
+    def log_end(self) -> int:
+        """How many bytes were logged so far."""
+        return os.fstat(self._log.fileno()).st_size
+
+    def log_since(self, start: int) -> str:
+        """What was logged behind this byte; only the last part, if it is long."""
+        end = self.log_end()
+        start = max(start, end - _LOG_BYTES_MAX)
+        lines = os.pread(self._log.fileno(), end - start, start).decode(errors="replace").splitlines()
+        return "\n".join(lines[-_LOG_LINES_MAX:])
+
+    def close(self) -> None:
+        """A copy of this object in a forked child leaves the cluster alone."""
+        if os.getpid() != self._owner_pid or self._log.closed:
+            return
+        assert self._process.stdin is not None
+        assert self._process.stdout is not None
+        with suppress(OSError):  # it is gone already
+            self._process.stdin.close()
+        try:
+            self._process.wait(_STOP_TIMEOUT_S)
+        except subprocess.TimeoutExpired:
+            self._process.kill()
+            self._process.wait()
+        self._process.stdout.close()
+        self._log.close()
+
+    def _read(self, kind: type[_T], deadline: float, failed: str) -> _T:
+        """The next line. Pipes have no timeouts, selectors do."""
+        assert self._process.stdout is not None
+        with selectors.DefaultSelector() as selector:
+            selector.register(self._process.stdout, selectors.EVENT_READ)
+            while b"\n" not in self._unread:
+                if not selector.select(max(0.0, deadline - time.monotonic())):
+                    raise self._failure(f"{failed} in time")
+                data = os.read(self._process.stdout.fileno(), 1 << 16)
+                if not data:
+                    raise self._failure(f"{failed}: it ended with exit code {self._process.wait(_STOP_TIMEOUT_S)}")
+                self._unread += data
+        line, _, self._unread = self._unread.partition(b"\n")
+        return msgspec.json.decode(line, type=kind)
+
+    def _failure(self, what: str) -> ClusterFailed:
+        log = "" if self._log.closed else self.log_since(0)
+        return ClusterFailed(f"the Penstock cluster of this test run {what}" + (f"; its log:\n{log}" if log else ", and logged nothing"))
+
+
+def _import_path() -> list[str]:
+    """Where this process found us: pytest may have been told by its ini file (`pythonpath`), which a child does not read."""
+    ours = str(Path(__file__).resolve().parents[1])
+    given = [part for part in os.environ.get("PYTHONPATH", "").split(os.pathsep) if part and part != ours]
+    return [ours, *given]

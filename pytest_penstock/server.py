@@ -1,0 +1,131 @@
+"""The process of a test run's cluster: `python -m pytest_penstock.server OPTIONS`, commands on stdin, answers on stdout.
+
+A process of its own, not a thread of pytest: a test may stop the clock, patch `time`, fork, hold the GIL or be traced for coverage, and
+the brokers must not notice (docs/adr/0027). Invariants: it ends when stdin does, so it can not outlive the test run; its directory goes
+with it; stdout carries answers and nothing else. Must not import pytest.
+"""
+
+import asyncio
+import gc
+import os
+import shutil
+import sys
+import tempfile
+from pathlib import Path
+from random import Random
+from typing import TYPE_CHECKING, Final, TextIO
+
+gc.disable()  # until everything is imported: collecting while importing costs a tenth of it and finds nothing
+
+import msgspec  # noqa: E402
+
+from deploy import logs  # noqa: E402
+from deploy.errors import DeployError, PortTaken  # noqa: E402
+from pytest_penstock.control import LINE_BYTES_MAX, Answer, AnyCommand, Started  # noqa: E402
+from pytest_penstock.options import Options  # noqa: E402
+
+if TYPE_CHECKING:
+    from pytest_penstock.nodes import Nodes
+
+PREFIX: Final = "penstock-pytest-"
+_MEMORY: Final = Path("/dev/shm")  # noqa: S108 - a private directory is made in it
+_TRIES_MAX: Final = 5
+_RPC_FAILED: Final = "the cluster could not do it"
+
+
+def main() -> None:
+    options = msgspec.json.decode(sys.argv[1], type=Options)
+    # What libraries print must not get between the answers.
+    answers = os.fdopen(os.dup(1), "w", buffering=1)
+    os.dup2(2, 1)
+    logs.configure(options.log_level)
+    import uvloop
+
+    directory = Path(tempfile.mkdtemp(prefix=PREFIX, dir=_MEMORY if os.access(_MEMORY, os.W_OK) else None))
+    try:
+        with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
+            runner.run(_serve(options, directory, answers))
+    finally:
+        shutil.rmtree(directory, ignore_errors=True)
+
+
+async def _serve(options: Options, directory: Path, answers: TextIO) -> None:
+    try:
+        nodes, ports = await _start(options, directory)
+    except DeployError as error:
+        _tell(answers, Started(error=str(error)))
+        return
+    from stream.collector import tune_collector
+
+    gc.enable()
+    tune_collector()
+    _tell(answers, Started(ports=ports))
+    commands = asyncio.StreamReader(limit=LINE_BYTES_MAX)
+    await asyncio.get_running_loop().connect_read_pipe(lambda: asyncio.StreamReaderProtocol(commands), sys.stdin)
+    while line := await commands.readline():
+        _tell(answers, await _answer(nodes, msgspec.json.decode(line, type=AnyCommand)))
+    # Everything is in memory, and nobody is left who could read it: there is nothing to end in order.
+    shutil.rmtree(directory, ignore_errors=True)
+    os._exit(0)
+
+
+async def _start(options: Options, directory: Path) -> "tuple[Nodes, list[int]]":
+    from broker.server import PortTaken as ListenerPortTaken
+    from deploy.cluster.plan import ClusterOptions
+    from deploy.cluster.ports import find_ports
+    from pytest_penstock.nodes import HOST, Nodes
+
+    tries = 1 if options.port else _TRIES_MAX
+    for number in range(tries):
+        try:
+            ports = find_ports(ClusterOptions(brokers=options.brokers, port=options.port, store="memory"), Random()).brokers  # noqa: S311
+            nodes = Nodes(options, directory / str(number), ports)
+            await nodes.start()
+        except (PortTaken, ListenerPortTaken) as error:
+            if number == tries - 1:
+                raise PortTaken(HOST, error.port, "--penstock-port") from None
+        else:
+            return nodes, list(ports)
+    raise AssertionError("unreachable")
+
+
+async def _answer(nodes: "Nodes", command: AnyCommand) -> Answer:
+    from controller.errors import ControllerError
+    from pytest_penstock.nodes import Refused
+
+    try:
+        return await _do(nodes, command)
+    except Refused as error:
+        return Answer(error=str(error))
+    except (ControllerError, TimeoutError) as error:
+        return Answer(error=f"{_RPC_FAILED}: {error!r}")
+
+
+async def _do(nodes: "Nodes", command: AnyCommand) -> Answer:
+    from pytest_penstock import control
+
+    match command:
+        case control.Begin():
+            await nodes.begin()
+        case control.End():
+            return Answer(groups=await nodes.end())
+        case control.KillBroker():
+            await nodes.kill(command.node_id)
+        case control.RestartBroker():
+            await nodes.restart(command.node_id)
+        case control.AwaitTopic():
+            await nodes.await_topic(command.topic, command.timeout_ms / 1_000)
+        case control.AddFaults():
+            nodes.add_faults(command)
+        case control.RemoveFaults():
+            return Answer(injected=nodes.remove_faults(command.number))
+    return Answer()
+
+
+def _tell(answers: TextIO, message: msgspec.Struct) -> None:
+    answers.write(msgspec.json.encode(message).decode() + "\n")
+    answers.flush()
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,247 @@
+"""The plugin's cluster and its helpers, with real clients beside them: what a test can do with it, and what it leaves to the next one."""
+
+import os
+import signal
+import socket
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from confluent_kafka import Producer, TopicPartition
+from support.clients import confluent_consumer, read_records, until
+from support.dev_cluster import is_gone
+
+from pytest_penstock import Penstock, PenstockCluster, PenstockError
+from pytest_penstock.client import KafkaClient, RecordsMissing
+from pytest_penstock.options import Options
+from pytest_penstock.process import ClusterProcess
+
+pytestmark = pytest.mark.system
+
+
+class Run:
+    """One cluster for this file, begun and ended for each test as the plugin does."""
+
+    def __init__(self) -> None:
+        self.process = ClusterProcess(Options())
+        self.process.wait_ready()
+        self.client = KafkaClient(self.process.bootstrap_servers)
+        self.cluster = PenstockCluster(self.process, self.client)
+
+    def test(self) -> Penstock:
+        return Penstock(self.process, self.client, "some test")
+
+    def close(self) -> None:
+        self.client.close()
+        self.process.close()
+
+
+@pytest.fixture(scope="module")
+def run() -> Iterator[Run]:
+    run = Run()
+    yield run
+    run.close()
+
+
+@pytest.fixture
+def cluster(run: Run) -> Iterator[Penstock]:
+    cluster = run.test()
+    yield cluster
+    cluster.end()
+
+
+def test_what_helpers_write_clients_read(cluster: Penstock) -> None:
+    cluster.topic("words", 3)
+    there = cluster.produce("words", "a", b"b", None, key="k", headers={"h": "1", "empty": None}, timestamp_ms=1_000)
+    consumer = confluent_consumer(cluster.bootstrap_servers, "readers")
+    consumer.subscribe(["words"])
+    messages = read_records(consumer, 3)
+    consumer.close()
+    assert [(message.partition(), message.offset()) for message in messages] == there
+    assert [(message.key(), message.value()) for message in messages] == [(b"k", b"a"), (b"k", b"b"), (b"k", None)]
+    assert {tuple(message.headers() or ()) for message in messages} == {(("h", b"1"), ("empty", None))}
+    assert {message.timestamp()[1] for message in messages} == {1_000}
+
+
+def test_what_clients_write_helpers_read(cluster: Penstock) -> None:
+    cluster.topic("words", 4)
+    producer = Producer({"bootstrap.servers": cluster.bootstrap_servers, "partitioner": "murmur2_random", "compression.type": "lz4"})
+    keys = [f"key {number}" for number in range(200)]
+    for key in keys:
+        producer.produce("words", key.upper(), key, headers={"h": "1"})
+    assert producer.flush(10) == 0
+    theirs = cluster.consume("words", 200)
+    assert {(record.key, record.value) for record in theirs} == {(key.encode(), key.upper().encode()) for key in keys}
+    assert {tuple(record.headers.items()) for record in theirs} == {(("h", b"1"),)}
+    ours = {key: cluster.produce("words", "again", key=key)[0].partition for key in keys}
+    assert ours == {(record.key or b"").decode(): record.partition for record in theirs}, "keys go where Java puts them"
+
+
+def test_more_than_a_batch_and_more_than_was_asked_for(cluster: Penstock) -> None:
+    cluster.topic("big", 2)
+    values = [bytes([65 + number]) * 200_000 for number in range(12)]
+    there = cluster.produce("big", *values)
+    assert [position.partition for position in there] == [0, 1] * 6
+    assert [position.offset for position in there] == [0, 0, 1, 1, 2, 2, 3, 3, 4, 4, 5, 5]
+    assert [record.value for record in cluster.consume("big", 1)] == values[0::2] + values[1::2]
+
+
+def test_a_test_finds_nothing_of_the_one_before(run: Run) -> None:
+    run.cluster.topic("stays")
+    run.cluster.produce("stays", "x")
+    first = run.test()
+    first.topic("orders", 2)
+    first.produce("orders", "1", "2", "3", "4", partition=0)
+    first.produce("orders", "5")
+    producer = Producer({"bootstrap.servers": first.bootstrap_servers})
+    producer.produce("made-by-a-client", "x")
+    assert producer.flush(10) == 0
+    consumer = confluent_consumer(first.bootstrap_servers, "shop")
+    consumer.subscribe(["orders"])
+    read_records(consumer, 5)
+    consumer.commit(asynchronous=False)
+    consumer.close()
+    first.end()
+
+    second = run.test()
+    with pytest.raises(PenstockError, match=r"topic 'made-by-a-client' does not exist"):
+        second.consume("made-by-a-client")
+    second.topic("orders", 1)
+    second.produce("orders", "new")
+    consumer = confluent_consumer(second.bootstrap_servers, "shop")
+    assert consumer.committed([TopicPartition("orders", 0)], 10)[0].offset < 0, "the group's offsets went with the group"
+    consumer.subscribe(["orders"])
+    assert [message.value() for message in read_records(consumer, 1)] == [b"new"]
+    consumer.close()
+    assert [record.value for record in second.consume("stays")] == [b"x"]
+    second.end()
+
+
+def test_acknowledged_records_survive_a_crash(cluster: Penstock) -> None:
+    cluster.topic("events", 2)
+    there = cluster.produce("events", *map(str, range(10)))
+    port = int(cluster.bootstrap_servers.split(",")[0].rpartition(":")[2])
+    cluster.kill_broker(0)
+    with pytest.raises(ConnectionRefusedError):
+        socket.create_connection(("127.0.0.1", port), timeout=5)
+    there += cluster.produce("events", *map(str, range(10, 20)))
+    cluster.restart_broker(0)
+    socket.create_connection(("127.0.0.1", port), timeout=5).close()
+    records = {(record.partition, record.offset): record.text for record in cluster.consume("events", 20)}
+    assert records == {position: str(number) for number, position in enumerate(there)}
+
+
+def test_the_next_test_has_all_brokers_and_no_faults(run: Run) -> None:
+    first = run.test()
+    first.kill_broker(0)
+    faults = first.store_faults(down=True)
+    faults.__enter__()
+    first.end()
+    second = run.test()
+    faults.__exit__(None, None, None)
+    second.topic("t", 2)
+    assert len(second.produce("t", "a", "b")) == 2
+    second.kill_broker(0)
+    with pytest.raises(PenstockError, match="broker 0 is down already"):
+        second.kill_broker(0)
+    second.end()
+
+
+def test_a_store_that_forgets_to_answer_duplicates_nothing(cluster: Penstock) -> None:
+    cluster.topic("events", 2)
+    with cluster.store_faults(error_rate=0.3, lost_response_rate=0.3, operations=["put"], seed=1) as faults:
+        for number in range(40):
+            cluster.produce("events", str(number))
+    assert min(faults.injected["throttled"], faults.injected["lost_response"]) > 0
+    assert [record.text for record in cluster.consume("events")] == [str(number) for number in range(40)]
+
+
+def test_a_store_that_is_down_holds_acknowledgements_back(cluster: Penstock) -> None:
+    cluster.topic("events")
+    with cluster.store_faults(down=True), pytest.raises(PenstockError, match="did not work in time"):
+        cluster.produce("events", "1", timeout_s=0.3)
+    cluster.produce("events", "2")
+    assert [record.text for record in cluster.consume("events")][-1] == "2"
+
+
+def test_faults_of_one_broker_are_not_the_others(cluster: Penstock) -> None:
+    cluster.topic("one", 1)
+    with (
+        cluster.store_faults(error_rate=1.0, operations=["put"], broker=0),
+        cluster.store_faults(error_rate=1.0, broker=1, operations=["list"]),
+    ):
+        leaders = {cluster._client._topic("one").leaders[0]}
+    assert leaders <= set(cluster.bootstrap_servers.split(","))
+
+
+def test_what_is_missing_is_told(cluster: Penstock) -> None:
+    cluster.topic("few", 2)
+    cluster.produce("few", "a", "b", "c")
+    with pytest.raises(
+        RecordsMissing, match=r"topic 'few': 3 of 5 records came within 0.2 s \(read up to offsets \{0: 2, 1: 1\}\)"
+    ) as missing:
+        cluster.consume("few", 5, timeout_s=0.2)
+    assert [record.text for record in missing.value.records] == ["a", "c", "b"]
+
+
+def test_mistakes_are_explained(run: Run, cluster: Penstock) -> None:
+    cluster.topic("orders", 2)
+    mistakes = {
+        "topic 'order' does not exist; did you mean 'orders'": lambda: cluster.consume("order"),
+        r"topic 'xyz' does not exist; create it first: penstock.topic\('xyz'\)": lambda: cluster.produce("xyz", "1"),
+        "topic 'orders' was not created: .*exists": lambda: cluster.topic("orders"),
+        "topic 'orders' has no partition 2: they are 0 to 1": lambda: cluster.produce("orders", "1", partition=2),
+        "was given no value": lambda: cluster.produce("orders"),
+        "there is no broker 7: they are 0 to 1": lambda: cluster.kill_broker(7),
+        "did you mean retention.ms": lambda: cluster.topic("t", config={"retention.m": 1}),
+        r"error_rate=2\) is not allowed: 0.0 to 1.0": lambda: cluster.store_faults(error_rate=2).__enter__(),
+        r"operations=\['write'\]\) is not allowed: put, get, list, delete": lambda: cluster.store_faults(operations=["write"]).__enter__(),
+    }
+    for told, mistake in mistakes.items():
+        with pytest.raises(PenstockError, match=told):
+            mistake()
+    over = run.test()
+    over.end()
+    with pytest.raises(PenstockError, match="belongs to the test some test, which is over"):
+        over.topic("late")
+
+
+def test_a_port_that_somebody_took_is_told(cluster: Penstock) -> None:
+    port = int(cluster.bootstrap_servers.split(",")[1].rpartition(":")[2])
+    cluster.kill_broker(1)
+    with socket.socket() as squatter:
+        squatter.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        squatter.bind(("127.0.0.1", port))
+        squatter.listen()
+        with pytest.raises(PenstockError, match=f"broker 1 can not come back: port {port} on 127.0.0.1 was taken"):
+            cluster.restart_broker(1)
+
+
+def test_a_cluster_that_died_is_told_with_its_log() -> None:
+    process = ClusterProcess(Options(brokers=1))
+    process.wait_ready()
+    cluster = PenstockCluster(process, KafkaClient(process.bootstrap_servers))
+    os.kill(process.pid, signal.SIGKILL)
+    with pytest.raises(PenstockError, match="the Penstock cluster of this test run"):
+        cluster.kill_broker(0)
+    cluster._client.close()
+    process.close()
+
+
+def test_the_cluster_dies_with_its_test_run() -> None:
+    code = (
+        "import os\n"
+        "from pytest_penstock.options import Options\n"
+        "from pytest_penstock.process import ClusterProcess\n"
+        "process = ClusterProcess(Options(brokers=1))\n"
+        "process.wait_ready()\n"
+        "print(process.pid, flush=True)\n"
+        "os.kill(os.getpid(), 9)\n"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60, check=False)
+    pid = int(done.stdout)
+    until(lambda: is_gone(pid))
+    assert done.returncode == -signal.SIGKILL
+    assert [path for path in Path("/dev/shm").glob("penstock-pytest-*") if str(pid) in path.name] == []

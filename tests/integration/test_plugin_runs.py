@@ -1,0 +1,147 @@
+"""The plugin inside real pytest runs: the examples of its page, options, pytest-xdist, reports, mistakes."""
+
+import re
+import socket
+from pathlib import Path
+
+import pytest
+from support.pytest_runs import ROOT, run_pytest
+
+pytestmark = pytest.mark.system
+
+EXAMPLES = {
+    match["name"]: match["code"]
+    for match in re.finditer(r"```python\n# (?P<name>\S+)\n(?P<code>.*?)```", (ROOT / "docs/pytest.md").read_text(), re.DOTALL)
+}
+
+
+def test_the_examples_of_the_page_pass(tmp_path: Path) -> None:
+    assert sorted(EXAMPLES) == ["test_async.py", "test_crash.py", "test_totals.py"]
+    # kafka-python drops sockets of a broker that died without closing them.
+    leaks = "    ignore:Exception ignored in. <socket:pytest.PytestUnraisableExceptionWarning\n"
+    done = run_pytest(tmp_path, EXAMPLES, "-q", ini=leaks)
+    assert done.returncode == 0, done.stdout
+    assert "5 passed" in done.stdout
+
+
+def test_each_worker_has_a_cluster_of_its_own(tmp_path: Path) -> None:
+    tests = """
+import os
+import pathlib
+import pytest
+
+@pytest.mark.parametrize("number", range(6))
+def test_same_names_everywhere(penstock, number):
+    penstock.topic("orders")
+    penstock.produce("orders", str(number))
+    assert [record.text for record in penstock.consume("orders")] == [str(number)]
+    pathlib.Path(os.environ["PYTEST_XDIST_WORKER"]).write_text(penstock.bootstrap_servers)
+"""
+    done = run_pytest(tmp_path, {"test_x.py": tests}, "-q", "-n", "2")
+    assert done.returncode == 0, done.stdout
+    ports = [set(re.findall(r":(\d+)", path.read_text())) for path in tmp_path.glob("gw*")]
+    assert len(ports) == 2
+    assert not ports[0] & ports[1]
+
+
+def test_options_and_ini(tmp_path: Path) -> None:
+    files = {
+        "test_x.py": """
+import time
+
+def test_three_brokers_and_slow_puts(penstock):
+    assert penstock.brokers == [0, 1, 2]
+    penstock.topic("t")
+    began = time.monotonic()
+    penstock.produce("t", "x")
+    assert time.monotonic() - began >= 0.04
+""",
+    }
+    done = run_pytest(tmp_path, files, "-q", "--penstock-brokers", "3", ini="penstock_brokers = 1\npenstock_latency = 40\n")
+    assert done.returncode == 0, done.stdout
+    assert "1 passed" in done.stdout
+
+
+def test_wrong_options_are_usage_errors(tmp_path: Path) -> None:
+    files = {"test_x.py": "def test_x(penstock): pass\n"}
+    wrong = run_pytest(tmp_path, files, "--penstock-latency", "100,20")
+    assert (wrong.returncode, "ERROR: --penstock-latency 100,20 is not allowed: P50 or P50,P99 in ms" in wrong.stderr) == (4, True)
+    shared = run_pytest(tmp_path, files, "--penstock-port", "9092", "-n", "2")
+    assert (shared.returncode, "--penstock-port can not be used with pytest-xdist" in shared.stderr) == (4, True)
+    with socket.create_server(("127.0.0.1", 0)) as squatter:
+        port = squatter.getsockname()[1]
+        taken = run_pytest(tmp_path, files, "-q", "--penstock-port", str(port))
+    told = f"port {port} on 127.0.0.1 is taken by another process; stop it, or choose another one with --penstock-port (0: any free port)"
+    assert (taken.returncode, told in taken.stdout) == (1, True), taken.stdout
+
+
+def test_a_run_without_our_fixtures_pays_nothing(tmp_path: Path) -> None:
+    tests = """
+import sys
+
+def test_nothing_was_imported_or_started(pytestconfig):
+    ours = sorted(name for name in sys.modules if name.partition(".")[0] in {"pytest_penstock", "deploy", "broker", "msgspec", "grpc"})
+    assert ours == ["pytest_penstock", "pytest_penstock.options", "pytest_penstock.plugin"]
+    assert pytestconfig.pluginmanager.get_plugin("_Run")._process is None
+"""
+    assert "1 passed" in run_pytest(tmp_path, {"test_x.py": tests}, "-q").stdout
+    listed = {
+        "test_x.py": "def test_y(penstock): pass\n",
+        "conftest.py": tests.replace("def test_nothing_was_imported_or_started", "def pytest_unconfigure")
+        .replace("(pytestconfig)", "(config)")
+        .replace("pytestconfig.", "config."),
+    }
+    only = run_pytest(tmp_path, listed, "-q", "--collect-only")
+    assert (only.returncode, "test_y" in only.stdout) == (0, True), only.stdout + only.stderr
+
+
+def test_failures_show_what_the_cluster_logged(tmp_path: Path) -> None:
+    tests = """
+kept = []
+
+def test_fails(penstock):
+    kept.append(penstock)
+    penstock.topic("t")
+    with penstock.store_faults(down=True):
+        penstock.kill_broker(0)
+    penstock.restart_broker(0)
+    assert False, "on purpose"
+
+def test_uses_what_is_over(penstock):
+    kept[0].topic("late")
+
+def test_goes_on(penstock):
+    penstock.topic("t")
+    assert penstock.produce("t", "x")
+"""
+    done = run_pytest(tmp_path, {"test_x.py": tests}, "-q", "--penstock-log-level", "info")
+    assert "2 failed, 1 passed" in done.stdout, done.stdout
+    log = done.stdout.partition("Penstock's log during call")[2].partition("_______")[0]
+    assert "broker_started" in log
+    assert "this `penstock` belongs to the test test_x.py::test_fails, which is over" in done.stdout
+
+
+def test_a_wider_fixture_is_told_which_one_to_take(tmp_path: Path) -> None:
+    tests = """
+import pytest
+
+@pytest.fixture(scope="module")
+def orders(penstock_cluster):
+    return penstock_cluster.topic("orders")
+
+@pytest.fixture(scope="module")
+def wrong(penstock):
+    pass
+
+def test_the_topic_stays_first(penstock, orders):
+    penstock.produce(orders, "1")
+
+def test_the_topic_stays_second(penstock, orders):
+    assert [record.text for record in penstock.consume(orders, 1)] == ["1"]
+
+def test_wrong(wrong):
+    pass
+"""
+    done = run_pytest(tmp_path, {"test_x.py": tests}, "-q")
+    assert "2 passed, 1 error" in done.stdout, done.stdout
+    assert "ScopeMismatch" in done.stdout

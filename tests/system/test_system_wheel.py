@@ -1,0 +1,89 @@
+"""The wheel alone, as `pip install` gives it to somebody without the checkout: the command, the cluster, the pytest plugin."""
+
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+
+pytestmark = pytest.mark.system
+
+ROOT = Path(__file__).resolve().parents[2]
+UV = Path(sys.executable).with_name("uv")
+CLEAN = {name: value for name, value in os.environ.items() if not name.startswith(("PYTHON", "PYTEST_", "PENSTOCK_", "VIRTUAL_ENV"))}
+
+PRODUCE_AND_CONSUME = """
+import sys
+import broker, controller, deploy, objectstore, pytest_penstock, stream
+assert {module.__file__.startswith(sys.prefix) for module in (broker, controller, deploy, objectstore, pytest_penstock, stream)} == {True}
+from confluent_kafka import Producer
+from pytest_penstock.client import KafkaClient
+client = KafkaClient(sys.argv[1])
+client.create_topic("orders", 2, {}, 10)
+producer = Producer({"bootstrap.servers": sys.argv[1]})
+for number in range(100):
+    producer.produce("orders", str(number), partition=number % 2)
+assert producer.flush(10) == 0
+print(sorted(int(record.text) for record in client.consume("orders", 100, 10)) == list(range(100)))
+"""
+
+TESTS = """
+import pytest_penstock
+
+def test_a_record(penstock: pytest_penstock.Penstock):
+    penstock.topic("orders", 2)
+    penstock.produce("orders", "1")
+    penstock.kill_broker(0)
+    assert [record.text for record in penstock.consume("orders", 1)] == ["1"]
+"""
+
+
+def run(*command: str | Path, cwd: Path) -> str:
+    done = subprocess.run(command, cwd=cwd, env=CLEAN, capture_output=True, text=True, timeout=100, check=False)
+    assert done.returncode == 0, done.stdout + done.stderr
+    return done.stdout
+
+
+@pytest.fixture(scope="module")
+def environment(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A fresh virtual environment with the wheel and pytest, from uv's cache; the `bin` of it."""
+    directory = tmp_path_factory.mktemp("wheel")
+    run(UV, "build", "--quiet", "--wheel", "--no-build-isolation", "--python", sys.executable, "--out-dir", directory, ROOT, cwd=directory)
+    (wheel,) = directory.glob("penstock-*.whl")
+    run(UV, "venv", "--quiet", "--python", sys.executable, directory / "env", cwd=directory)
+    python = directory / "env" / "bin" / "python"
+    run(UV, "pip", "install", "--quiet", "--python", python, "-c", ROOT / "constraints.txt", wheel, "pytest", cwd=directory)
+    return python.parent
+
+
+@contextmanager
+def dev(binaries: Path, directory: Path) -> Iterator[str]:
+    """`penstock dev --store memory`; its ready line."""
+    command = (binaries / "penstock", "dev", "--store", "memory", "--port", "0", "--state-file", directory / "state.json")
+    process = subprocess.Popen(command, cwd=directory, env=CLEAN, stdout=subprocess.PIPE, text=True, process_group=0)
+    try:
+        assert process.stdout is not None
+        yield process.stdout.readline()
+        process.send_signal(signal.SIGINT)
+        assert process.wait(20) == 0
+    finally:
+        process.kill()
+        process.wait()
+        process.stdout.close()
+
+
+def test_the_command_runs_a_cluster(environment: Path, tmp_path: Path) -> None:
+    assert run(environment / "penstock", "--version", cwd=tmp_path).startswith("penstock ")
+    with dev(environment, tmp_path) as line:
+        assert line.startswith("ready: bootstrap=127.0.0.1:"), line
+        bootstrap = line.split("bootstrap=")[1].split()[0]
+        assert run(environment / "python", "-c", PRODUCE_AND_CONSUME, bootstrap, cwd=tmp_path) == "True\n"
+
+
+def test_pytest_finds_the_plugin_by_itself(environment: Path, tmp_path: Path) -> None:
+    (tmp_path / "test_x.py").write_text(TESTS)
+    assert "1 passed" in run(environment / "python", "-m", "pytest", "-q", "-W", "error", cwd=tmp_path)

@@ -1,0 +1,40 @@
+"""Options from texts: every mistake names the option and what is allowed."""
+
+import pytest
+
+from pytest_penstock.options import InvalidOption, Options
+
+
+def parse(brokers: str = "", port: str = "", latency: str = "", log_level: str = "") -> Options:
+    return Options.parse(brokers=brokers, port=port, latency=latency, log_level=log_level)
+
+
+def test_nothing_given_is_the_default() -> None:
+    assert parse() == Options()
+
+
+def test_everything_given() -> None:
+    asked = Options(brokers=3, port=9092, latency_p50_ms=20.0, latency_p99_ms=100.0, log_level="info")
+    assert parse("3", "9092", "20,100", "info") == asked
+
+
+def test_one_latency_is_constant() -> None:
+    assert (parse(latency="15").latency_p50_ms, parse(latency="15").latency_p99_ms) == (15.0, 15.0)
+
+
+@pytest.mark.parametrize(
+    ("option", "text", "told"),
+    [
+        ("brokers", "0", "--penstock-brokers 0 is not allowed: 1 to 9"),
+        ("brokers", "many", "--penstock-brokers many is not allowed: 1 to 9"),
+        ("port", "-1", "--penstock-port -1 is not allowed: 0 to"),
+        ("port", "65535", "--penstock-port 65535 is not allowed: 0 to"),
+        ("latency", "100,20", "--penstock-latency 100,20 is not allowed: P50 or P50,P99"),
+        ("latency", "fast", "--penstock-latency fast is not allowed: P50 or P50,P99"),
+        ("latency", "1,2,3", "--penstock-latency 1,2,3 is not allowed: P50 or P50,P99"),
+        ("log_level", "loud", "--penstock-log-level loud is not allowed: debug, info, warning, error"),
+    ],
+)
+def test_mistakes_say_what_is_allowed(option: str, text: str, told: str) -> None:
+    with pytest.raises(InvalidOption, match="^" + told):
+        parse(**{option: text})
