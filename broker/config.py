@@ -26,7 +26,7 @@ class BrokerConfig:
 
     listeners: Annotated[tuple[str, ...], Setting("listeners", Kind.LISTENERS)] = ("PLAINTEXT://127.0.0.1:9092",)
     """Addresses to bind, as NAME://host:port; 0.0.0.0 in containers, port 0 for any free one. Who comes to a listener is told the
-    other brokers' listeners of that name, or their first where they have none of it."""
+    other brokers' listeners of that name, or their first where they have none of it. Brokers use each other's first."""
 
     advertised_listeners: Annotated[tuple[str, ...], Setting("advertised.listeners", Kind.LISTENERS, templates=True)] = ()
     """What clients of each listener are told, as NAME://host:port. Empty: the address at which each client already reached us.
@@ -85,6 +85,17 @@ class BrokerConfig:
 
     offsets_topic_num_partitions: Annotated[int, Setting("offsets.topic.num.partitions", Kind.INT, 1, 10_000)] = 50
     """Partitions of `__consumer_offsets`: can not be changed once it exists."""
+
+    transaction_state_log_num_partitions: Annotated[int, Setting("transaction.state.log.num.partitions", Kind.INT, 1, 10_000)] = 50
+    """Partitions of `__transaction_state`: can not be changed once it exists."""
+
+    transaction_max_timeout_ms: Annotated[int, Setting("transaction.max.timeout.ms", Kind.DURATION, 1, _INT32_MAX)] = 900_000
+    """Longest timeout that a transactional producer may ask for; an open transaction holds back its readers for as long."""
+
+    transaction_abort_timed_out_transaction_cleanup_interval_ms: Annotated[
+        int, Setting("transaction.abort.timed.out.transaction.cleanup.interval.ms", Kind.DURATION, 10, 3_600_000)
+    ] = 10_000
+    """How late an abort for timeout may come."""
 
     offsets_retention_minutes: Annotated[int, Setting("offsets.retention.minutes", Kind.INT, 1, _INT32_MAX)] = 7 * 24 * 60
     """How long offsets outlive the later of their commit and the group's last member."""
