@@ -90,7 +90,7 @@ class BrokerConfig:
     """Partitions of `__transaction_state`: can not be changed once it exists."""
 
     transaction_max_timeout_ms: Annotated[int, Setting("transaction.max.timeout.ms", Kind.DURATION, 1, _INT32_MAX)] = 900_000
-    """Longest timeout that a transactional producer may ask for; an open transaction holds back its readers for as long."""
+    """Longest timeout that a transaction may ask for: an open transaction holds back its readers for as long."""
 
     transaction_abort_timed_out_transaction_cleanup_interval_ms: Annotated[
         int, Setting("transaction.abort.timed.out.transaction.cleanup.interval.ms", Kind.DURATION, 10, 3_600_000)

@@ -235,7 +235,7 @@ class Broker:
             host=first.host,
             port=first.port,
             machine_host=machine_host,
-            rack=self.config.rack,
+            rack=self.config.rack or None,
             other_listeners=tuple(NodeListener(other.name, other.host, other.port) for other in others),
         )
         registered: BrokerRegistered = await self.client.register_broker(request, timeout_s=self.config.registration_timeout_ms / 1_000)

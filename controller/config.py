@@ -136,6 +136,9 @@ class ControllerConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown
     read_grace_ms: Annotated[int, Setting("object.delete.grace.ms", Kind.DURATION, 1, 86_400_000)] = 60_000
     """Bytes of an object that nothing refers to are deleted after this, so that reads under way can end."""
 
+    late_put_grace_ms: Annotated[int, Setting("object.prepared.grace.ms", Kind.DURATION, 1, 7 * 86_400_000)] = 60 * 60_000
+    """What was prepared and never committed is deleted so long after its deadline: the PUT of a writer that was stopped may land late."""
+
     auto_balance: Annotated[bool, Setting("auto.balance.enable", Kind.BOOL)] = False
     """Move partitions by itself so that brokers carry equal loads, and relieve brokers that answer much slower than their peers."""
 

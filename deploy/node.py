@@ -11,7 +11,8 @@ from typing import TYPE_CHECKING
 from deploy import lifeline, logs
 
 if TYPE_CHECKING:
-    from deploy.config.definition import Role
+    from controller.health import ServeHealth
+    from deploy.config.definition import ProcessConfig, Role
     from deploy.config.effective import Effective
 
 
@@ -39,8 +40,9 @@ def _run_broker(config: "Effective") -> int:
     from stream.compaction.plan import CompactionConfig
     from stream.config import StreamConfig
 
-    store = config.part(ProcessConfig).store
-    return run_broker(config.part(BrokerConfig), store, config.part(StreamConfig), config.part(CompactionConfig))
+    process = config.part(ProcessConfig)
+    stream, compaction = config.part(StreamConfig), config.part(CompactionConfig)
+    return run_broker(config.part(BrokerConfig), process.store, stream, compaction, _serve_health(process))
 
 
 def _run_controller(config: "Effective") -> int:
@@ -51,7 +53,20 @@ def _run_controller(config: "Effective") -> int:
     from deploy.errors import DeployError
     from stream.setting import fields_of, renamed
 
+    process = config.part(ProcessConfig)
     try:
-        return run_controller(config.part(ControllerConfig), config.part(ProcessConfig).store)
+        return run_controller(config.part(ControllerConfig), process.store, _serve_health(process))
     except (ControllerError, OSError) as error:
         raise DeployError(renamed({field.field: field.name for field in fields_of(ControllerConfig)}, str(error))) from None
+
+
+def _serve_health(process: "ProcessConfig") -> "ServeHealth":
+    from controller.health import tell_nobody
+    from controller.listeners import parse_listeners
+
+    if not process.health_listener:
+        return tell_nobody
+    from deploy.health import serve_at
+
+    listener = parse_listeners("health_listener", [process.health_listener])[0]
+    return serve_at(listener.host, listener.port)

@@ -10,6 +10,7 @@ from typing import Annotated, Any, Final, Literal
 
 from broker.config import BrokerConfig
 from controller.config import ControllerConfig
+from controller.listeners import parse_listeners
 from deploy.logs import LEVELS
 from stream.compaction.plan import CompactionConfig
 from stream.config import StreamConfig
@@ -30,8 +31,13 @@ class ProcessConfig:
     log_level: Annotated[str, Setting("log.level", Kind.ENUM, choices=tuple(LEVELS))] = "info"
     """The least important lines that are logged."""
 
+    health_listener: Annotated[str, Setting("health.listener", Kind.TEXT)] = ""
+    """host:port at which /startz, /livez and /readyz are answered over HTTP, for the probes of orchestrators. Empty: nowhere."""
+
     def __post_init__(self) -> None:
         check(self)
+        if self.health_listener:
+            parse_listeners("health_listener", [self.health_listener])
 
 
 PARTS: Final[dict[Role, tuple[type[Any], ...]]] = {

@@ -49,6 +49,7 @@ CORES = (
     "stream/spark/limits.py",
     "stream/spark/packing.py",
     "stream/spark/filters.py",
+    "stream/spark/compact/plan.py",
     "stream/spark/table/errors.py",
     "stream/spark/table/model.py",
     "stream/spark/table/plan.py",
