@@ -12,7 +12,7 @@ from stream.reader.arrow import Array, RecordBatch, pa, pc
 from stream.spark.sink.errors import InvalidRow
 
 _TIMESTAMP_MS: Final = pa.timestamp("ms", tz="UTC")
-Headers = list[tuple[str, bytes | None]]
+Headers = list[tuple[str, str | bytes | None]]
 
 
 class Record(NamedTuple):
