@@ -272,6 +272,13 @@ def heir() -> list[Measure]:
     return [Measure("kill -9 of a broker with 1,000 partitions until one heir produces to all", seconds, "s", 5, "lower")]
 
 
+def newcomer() -> list[Measure]:
+    """Auto-balance with its default settings, under 2 MB/s over 50 partitions."""
+    with _cluster(3, "--auto-balance", "--no-restart") as (bootstrap, state):
+        seconds = moves.newcomer_s(bootstrap, moves.Kill(state, signal.SIGTERM), 2)
+    return [Measure("third broker of a loaded cluster, exec to leading its share", seconds, "s", 30, "lower")]
+
+
 def controller_work() -> list[Measure]:
     """What the metadata layer takes with much to keep, and with many at once."""
     with tempfile.TemporaryDirectory(prefix="penstock-bench-") as place:
@@ -321,5 +328,6 @@ BARS: Final[dict[str, Callable[[], Sequence[Measure]]]] = {
     "kills": kills,
     "drain": drain,
     "heir": heir,
+    "newcomer": newcomer,
     "scale": scale_work,
 }

@@ -14,9 +14,12 @@ from pathlib import Path
 from typing import Final
 from uuid import UUID
 
+import msgspec
 import uvloop
 
 from benchmarks import harness
+from controller.backup.layout import LogObject
+from controller.backup.log import BackupLog
 from controller.config import ControllerConfig
 from controller.main import ControllerServer
 from controller.managers.result import Result
@@ -132,7 +135,7 @@ async def _until_leading(address: str) -> None:
 
 
 def write_snapshot(store_url: str) -> int:
-    """What 100,000 stream objects of 10,000 partitions leave. -> its records."""
+    """What 100,000 stream objects of 10,000 partitions leave, and the end of the log's backup. -> its records."""
     return asyncio.run(_write_snapshot(store_url))
 
 
@@ -141,7 +144,10 @@ async def _write_snapshot(store_url: str) -> int:
     store = open_store(store_url)
     try:
         copied, offset = copy_image(image)
-        return await SnapshotStore(store, _CLUSTER_ID, kept=2).save(copied, Base(offset, 1, offset, Members((0,))))
+        base = Base(offset, 1, offset, Members((0,)))
+        last = msgspec.Raw(encode_record(KeyValueRecord("last", b"")))
+        await BackupLog(store, _CLUSTER_ID).put(LogObject(offset - 1, base, 0, _CLUSTER_ID, False, [last]))
+        return await SnapshotStore(store, _CLUSTER_ID, kept=2).save(copied, base)
     finally:
         await store.close()
 

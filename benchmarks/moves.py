@@ -4,6 +4,9 @@ The load is 2 MB/s of 1 KiB records over 50 partitions, acks=all, so a partition
 two successful acknowledgements of one partition around the event. Records that fail count: any at all raises.
 """
 
+import json
+import os
+import subprocess
 import threading
 import time
 from bisect import bisect_left
@@ -17,6 +20,7 @@ from confluent_kafka.admin import AdminClient
 from confluent_kafka.cimpl import NewTopic
 
 from benchmarks import clients
+from deploy.lifeline import PARENT_VARIABLE
 from deploy.reassign.admin import current_assignment, elect_preferred, reassign
 from deploy.reassign.plan import Key
 from deploy.wire import WireClient
@@ -28,6 +32,8 @@ _AWAY_S = 8.0
 """After a kill, until its leaders are moved back."""
 _ROUNDS = 10
 """Records that a partition has when it is inherited."""
+_LOADED_S = 5.0
+_JOIN_LIMIT_S = 120.0
 _BEGIN_S = 0.5
 """The gap of a kill begins within this; acknowledgements may still be on their way."""
 
@@ -128,12 +134,13 @@ class Kill:
         self._number = number
 
     def __call__(self, node_id: int) -> int:
-        import json
-        import os
+        pid = self.pid_of(node_id)
+        os.kill(pid, self._number)
+        return pid
 
+    def pid_of(self, node_id: int) -> int:
         processes = json.loads(self._state.read_text())["processes"]
         pid: int = next(item["pid"] for item in processes if item["role"] == "broker" and item["node_id"] == node_id)
-        os.kill(pid, self._number)
         return pid
 
 
@@ -179,3 +186,36 @@ def drain_s(bootstrap: str, broker_ids: Sequence[int], partitions: int, terminat
     assert writer.flush(60) == 0
     assert not failed
     return took
+
+
+def newcomer_s(bootstrap: str, kill: "Kill", joins: int) -> float:
+    """Two brokers carry the load when broker `joins`, which had left, comes back: from its exec until it leads its share."""
+    process = Path(f"/proc/{kill.pid_of(joins)}")
+    command = _strings(process / "cmdline")
+    environment = dict(item.split("=", 1) for item in _strings(process / "environ")) | {PARENT_VARIABLE: str(os.getpid())}
+    kill(joins)
+    while process.exists():
+        time.sleep(0.01)
+    others = [node for node in range(3) if node != joins]
+    create_topic(bootstrap, [[others[index % 2]] for index in range(PARTITIONS)])
+    with Load(bootstrap), WireClient(bootstrap) as client:
+        time.sleep(_LOADED_S)
+        began = time.perf_counter()
+        broker = subprocess.Popen(command, env=environment)
+        try:
+            while _led(client, joins) < PARTITIONS // 3 - 1:
+                if time.perf_counter() - began > _JOIN_LIMIT_S:
+                    raise TimeoutError(f"broker {joins} leads {_led(client, joins)} of {PARTITIONS} partitions after {_JOIN_LIMIT_S:.0f} s")
+                time.sleep(0.1)
+            return time.perf_counter() - began
+        finally:
+            broker.terminate()
+            broker.wait(30)
+
+
+def _strings(file: Path) -> list[str]:
+    return file.read_text().rstrip("\0").split("\0")
+
+
+def _led(client: WireClient, broker_id: int) -> int:
+    return sum(replicas[0] == broker_id for replicas in current_assignment(client, [TOPIC])[0].values())

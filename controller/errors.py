@@ -119,6 +119,17 @@ class BackupCorrupt(ControllerError):
         self.key = key
 
 
+class BackupGap(ControllerError):
+    """Objects of the metadata log's backup were deleted by somebody else: it ends before this quorum's log begins."""
+
+    def __init__(self, backup: int, first: int) -> None:
+        super().__init__(
+            f"the backup of the metadata log ends at {backup}, the log of this quorum begins at {first}: objects in between were deleted, "
+            "by a lifecycle rule of the bucket perhaps. Remove the rule, bring the objects under meta/<cluster>/log/ back (versions of the "
+            "bucket), and start again"
+        )
+
+
 class BackupFenced(ControllerError):
     """A recovery ended the backup of this history, or another one is written under the same cluster id: this quorum must not go on."""
 

@@ -96,7 +96,10 @@ class Reign:
         self._janitor = Janitor(config, runtime, backup, store, now_ms, holds=holds)
 
     async def start(self, service: ControllerService) -> None:
-        """Write and serve. Raises StoreNotEmpty, InvalidConfig (another cluster's log), LogBehindBackup, NotLeader, ObjectStoreError."""
+        """Write and serve.
+
+        Raises StoreNotEmpty, InvalidConfig (another cluster's log), LogBehindBackup, BackupGap, NotLeader, ObjectStoreError.
+        """
         runtime, config = self.runtime, self._config
         await self._check_backup()
         runtime.start()

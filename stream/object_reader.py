@@ -21,12 +21,13 @@ from stream.errors import NotContiguous, ObjectCorrupt, StreamError
 from stream.format.layout import TAIL_BYTES
 from stream.format.reader import NeedMore, ObjectIndex, check_block, is_intact, parse_tail
 from stream.ids import Offset
+from stream.joined_gets import JoinedGets
 from stream.ports import ObjectRange
 from stream.read_ahead import ReadAhead, Reader
 
 _log = get_logger()
 _INT64_MAX = (1 << 63) - 1
-_REWRITE_GAP_BYTES = 128 << 10
+_GAP_BYTES = 128 << 10
 """Reading this much for nothing costs less than another GET."""
 
 
@@ -66,6 +67,7 @@ class ObjectReader:
         self._config = config or ObjectReaderConfig()
         self._indexes: LoadingCache[str, ObjectIndex] = LoadingCache(self._config.index_cache_bytes_max)
         self._gets = asyncio.Semaphore(self._config.gets_in_flight_max)
+        self._joined = JoinedGets(self._get, gap_bytes_max=_GAP_BYTES, get_bytes_max=self._config.get_bytes_max)
         self._read_ahead = ReadAhead(
             bytes_min=self._config.read_ahead_bytes_min,
             bytes_max=self._config.read_ahead_bytes_max,
@@ -139,6 +141,7 @@ class ObjectReader:
         await self.idle()
         await self._indexes.close()
         await self._blocks.close()
+        await self._joined.close()
 
     # --- planning ---------------------------------------------------------------------------------------------------------------------
 
@@ -196,7 +199,7 @@ class ObjectReader:
     async def load_uncached(self, pieces: Sequence[Piece]) -> list[bytes]:
         """Blocks of one object, in its order, one GET after another: for rewriting, which should not push out what readers need."""
         loaded: list[bytes] = []
-        for group in self._groups(pieces, _REWRITE_GAP_BYTES):
+        for group in self._groups(pieces, _GAP_BYTES):
             loaded += [data for data, _ in await self._get_blocks(group)]
         return loaded
 
@@ -211,10 +214,10 @@ class ObjectReader:
     async def _get_blocks(self, pieces: Sequence[Piece]) -> list[tuple[bytes, int]]:
         source, start = pieces[0].source, pieces[0].block.position
         end = pieces[-1].block.position + pieces[-1].block.size_bytes
-        data = await self._get(source, start, end - start)
+        data, shift = await self._joined.get(source, start, end - start)
         blocks: list[tuple[bytes, int]] = []
         for piece in pieces:
-            at = piece.block.position - start
+            at = piece.block.position - start + shift
             # Copied, so that keeping one block does not keep its neighbours.
             block = data if len(data) == piece.block.size_bytes else data[at : at + piece.block.size_bytes]
             check_block(piece.block, block, source.key)

@@ -16,7 +16,7 @@ import structlog
 from controller.backup.layout import LogObject
 from controller.backup.log import BackupLog
 from controller.config import ControllerConfig
-from controller.errors import BackupCorrupt, BackupFenced, LogBehindBackup, QuorumClosed
+from controller.errors import BackupCorrupt, BackupFenced, BackupGap, LogBehindBackup, QuorumClosed
 from controller.metadata.records import ControllerEpoch, MetadataOffset
 from controller.quorum import Quorum
 from objectstore.errors import ObjectNotFound, ObjectStoreError, PreconditionFailed
@@ -56,13 +56,14 @@ class Backup:
         return self._offset
 
     async def open(self) -> None:
-        """Find out where the backup ends. Raises LogBehindBackup (we must not lead), ObjectStoreError, BackupCorrupt."""
+        """Find out where the backup ends. Raises LogBehindBackup (we must not lead), BackupGap, ObjectStoreError, BackupCorrupt."""
         end = await self._log.end()
         committed = self._quorum.committed_offset
         if end > committed:
             _log.critical("log_behind_backup", committed=committed, backup=end)
             raise LogBehindBackup(committed, end)
-        assert end >= self._quorum.first_offset, f"the backup ends at {end}, the log begins at {self._quorum.first_offset}"
+        if end < self._quorum.first_offset:
+            raise BackupGap(end, self._quorum.first_offset)
         self._opened = True
         self._advance(end)
 

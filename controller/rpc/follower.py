@@ -39,7 +39,7 @@ SILENCE_S = 2.0
 
 BACKOFF_FIRST_S = 0.02
 BACKOFF_MAX_S = 0.25
-"""Short: the session's grace is one second."""
+"""Short: the session's grace is half a second."""
 
 STOPPING_DETAIL = "stopping"
 """What a controller says that ends its streams in order, after it has stopped to fence."""

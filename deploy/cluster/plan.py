@@ -13,7 +13,7 @@ Role = Literal["store", "controller", "broker"]
 
 BUCKET: Final = "penstock"
 SESSION_TIMEOUT_MS: Final = 3_000
-SESSION_GRACE_MS: Final = 500
+SESSION_GRACE_MS: Final = 300
 SHUTDOWN_TIMEOUT_MS: Final = 5_000
 BROKERS_MAX: Final = 32
 CLUSTER_ID: Final = "penstock-dev"

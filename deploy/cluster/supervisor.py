@@ -25,7 +25,9 @@ START_TIMEOUT_S: Final = 60.0
 STOP_TIMEOUT_S: Final = 8.0
 """For the brokers to leave in order, above what they allow themselves; then SIGKILL, which a paused process obeys as well."""
 
-RESTART_FIRST_S: Final = 0.05
+RESTART_FIRST_S: Final = 1.0
+"""A second of CPU goes into a process's start: on a small machine it would hold up those who take over what the dead one led."""
+
 RESTART_MAX_S: Final = 5.0
 STEADY_S: Final = 10.0
 """A process that lived this long is restarted without the delay that earlier failures had earned it."""
@@ -36,7 +38,7 @@ _LOOK_INTERVAL_S: Final = 1.0
 
 
 def restart_delay_s(failures: int) -> float:
-    """Doubles with each failure in a row, from 50 ms to 5 s."""
+    """Doubles with each failure in a row, from 1 s to 5 s."""
     return min(RESTART_FIRST_S * 2.0**failures, RESTART_MAX_S)
 
 

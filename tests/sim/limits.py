@@ -77,7 +77,8 @@ def draw(rng: Random) -> Limits:
 def _stream(rng: Random) -> StreamConfig:
     pick = rng.choice
     block_bytes = pick((500, 4_000, 64 * _MIB))
-    unacknowledged_bytes = pick((6_000, 50_000, 256 * _MIB))
+    # A request of 7 partitions has at most 2,000 bytes for each; one that could never fit would be refused for ever.
+    unacknowledged_bytes = pick((14_000, 50_000, 256 * _MIB))
     return StreamConfig(
         bulk_bytes_max=pick((200, 1_000, 8 * _MIB)),
         batching_bytes_per_s=pick((1, 2_000, 8 * _MIB)),

@@ -14,7 +14,7 @@ from support.controller_quorum import Quorum
 from controller.backup.layout import HISTORY_GAP, LogObject, droppable, needed_objects, pack, splice, unpack
 from controller.backup.log import BackupLog
 from controller.backup.new_streams import NewStreams
-from controller.errors import BackupCorrupt, BackupFenced, LogBehindBackup, RecoveryRefused
+from controller.errors import BackupCorrupt, BackupFenced, BackupGap, LogBehindBackup, RecoveryRefused
 from controller.main import ControllerServer
 from controller.metadata.codec import encode_record
 from controller.metadata.records import KeyValueRecord, MetadataOffset
@@ -339,6 +339,25 @@ async def test_controllers_without_disks_refuse_until_the_recovery_and_have_ever
 def _partitions(image: object, name: str) -> Sequence[object]:
     topic = image.topics.by_name(name)  # type: ignore[attr-defined]
     return [] if topic is None else topic.partitions  # type: ignore[no-any-return]
+
+
+async def test_a_backup_whose_objects_somebody_deleted_is_told_and_nothing_is_served(start: Start) -> None:
+    cluster = await start()
+    broker = await cluster.broker()
+    await broker.client.create_topics(m.CreateTopics(topics=[m.NewTopic(name="kept", partitions=3)]))
+    await cluster.snapshot()
+    await cluster.server.stop()
+    shutil.rmtree(cluster.config.data_dir)
+    prefix = "meta/c/log/"
+    taken = {info.key: bytes(await cluster.store.get(info.key)) async for info in cluster.store.list(prefix)}
+    await cluster.store.delete(list(taken))
+    with pytest.raises(BackupGap, match="lifecycle rule"):
+        await ControllerServer(cluster.config, cluster.store).start()
+    for key, data in taken.items():
+        await cluster.store.put_if_absent(key, data)
+    shutil.rmtree(cluster.config.data_dir)
+    cluster.server = ControllerServer(cluster.config, cluster.store)
+    await cluster.server.start()
 
 
 async def test_a_cluster_without_a_snapshot_is_rebuilt_from_its_backup_alone(start: Start) -> None:

@@ -149,6 +149,6 @@ def test_the_journal_lives_as_long_as_the_objects(tmp_path: Path, monkeypatch: p
 
 
 def test_restarts_back_off_and_ends_are_told_in_words() -> None:
-    assert [restart_delay_s(n) for n in (0, 1, 2, 100)] == [0.05, 0.1, 0.2, 5.0]
+    assert [restart_delay_s(n) for n in (0, 1, 2, 100)] == [1.0, 2.0, 4.0, 5.0]
     assert describe_end(-9) == "was killed by SIGKILL"
     assert describe_end(3) == "ended with exit code 3"

@@ -109,6 +109,53 @@ async def test_a_small_object_is_one_get_for_all_its_streams() -> None:
     await large.close()
 
 
+def neighbour(mine: ObjectRange) -> ObjectRange:
+    """The small stream behind ours in the same object."""
+    held = replace(mine.range, stream_id=StreamId(9), start_offset=Offset(0), end_offset=Offset(RECORDS_PER_BATCH))
+    return replace(mine, range=held)
+
+
+async def test_streams_that_are_read_at_the_same_moment_share_one_get() -> None:
+    store = CountingStore()
+    entries = [entry(at * RECORDS_PER_BATCH, 5_000) for at in range(40)]
+    mine = await put(store, 0, entries)
+    reader = reader_of(store, whole_bytes_max=100_000)
+    ours, theirs = await asyncio.gather(reader.read([mine], 0, 1 << 20), reader.read([neighbour(mine)], 0, 1 << 20))
+    assert b"".join(ours) == b"".join(bytes(item.payload) for item in entries)
+    assert b"".join(theirs) == bytes(entry(0).payload)
+    assert len(store.gets) == 2, "the index, and all blocks"
+    await reader.close()
+
+
+async def test_what_is_far_apart_or_too_much_is_not_joined() -> None:
+    store = CountingStore()
+    mine = await put(store, 0, [entry(at * RECORDS_PER_BATCH, 5_000) for at in range(80)])
+    assert mine.object_size_bytes > 400_000
+    for config, start in (({"get_bytes_max": 100_000}, 0), ({}, 40 * RECORDS_PER_BATCH)):
+        reader = reader_of(store, whole_bytes_max=100_000, **config)
+        await reader.index(mine)
+        store.gets.clear()
+        first = reader.read([mine], start, 2_000)
+        await asyncio.gather(first, reader.read([neighbour(mine)], 0, 1 << 20))
+        assert len(store.gets) == 2
+        assert max(length for _, _, length in store.gets) <= 100_000
+        await reader.close()
+
+
+async def test_a_joined_get_that_fails_harms_only_who_asked_for_what_is_missing() -> None:
+    store = CountingStore()
+    mine = await put(store, 0, [entry(at * RECORDS_PER_BATCH, 5_000) for at in range(40)])
+    reader = reader_of(store, whole_bytes_max=100_000)
+    await reader.index(mine)
+    whole = await store.get(mine.key)
+    await store.put(mine.key, [bytes(whole)[: mine.range.size_bytes // 2]])
+    cut, read = await asyncio.gather(reader.read([neighbour(mine)], 0, 1 << 20), reader.read([mine], 0, 10_000), return_exceptions=True)
+    assert isinstance(cut, ObjectCorrupt)
+    assert not isinstance(read, BaseException)
+    assert b"".join(read).startswith(bytes(entry(0, 5_000).payload))
+    await reader.close()
+
+
 async def test_limits() -> None:
     store = CountingStore()
     ranges, everything = await three_objects(store)
