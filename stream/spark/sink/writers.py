@@ -21,6 +21,7 @@ from objectstore.url import parse_store_url
 from stream.reader.arrow import RecordBatch
 from stream.spark.errors import InvalidOption
 from stream.spark.sink.columns import check_columns
+from stream.spark.sink.errors import TransactionFailed
 from stream.spark.sink.options import WriteOptions, parse_write, write_warnings
 from stream.spark.sink.producer import RecordProducer, checked
 from stream.spark.sink.staging import Staging
@@ -78,7 +79,10 @@ class StreamWriter(DataSourceStreamArrowWriter):
         self._options = _checked(options, schema, streaming=True, overwrite=overwrite)
 
     def write(self, iterator: Iterator[RecordBatch]) -> TaskDone:
-        return _write(self._options, iterator, self._staging(_property(_QUERY_ID)), int(_property(_BATCH_ID) or 0))
+        query_id, batch_id = _property(_QUERY_ID), _property(_BATCH_ID)
+        if self._options.exactly_once and not (query_id and batch_id):
+            raise TransactionFailed(f"this Spark does not tell its tasks {_QUERY_ID} and {_BATCH_ID}: exactlyOnce can not name the batch")
+        return _write(self._options, iterator, self._staging(query_id), int(batch_id or 0))
 
     def commit(self, messages: _Messages, batchId: int) -> None:
         done = _Done.of(messages)
