@@ -20,8 +20,8 @@ class WriteFailed(StreamError):
         return WriteFailed, (self.topic, self.partition, self.reason)
 
 
-class BrokersSilent(StreamError):
-    """Records were not acknowledged in time, without a reason of their own."""
+class ProducerFailed(StreamError):
+    """The producer can not go on: it was fenced, say, or records were not acknowledged in time without a reason of their own."""
 
 
 class TransactionFailed(StreamError):

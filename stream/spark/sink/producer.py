@@ -6,7 +6,8 @@ call into C, without a callback. Must be closed: it has threads. Source: Kafka `
 """
 
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
+from contextlib import suppress
 from types import TracebackType
 from typing import Final, Self
 
@@ -14,7 +15,7 @@ from confluent_kafka import KafkaError, KafkaException, Message, Producer
 
 from stream.reader.arrow import RecordBatch
 from stream.spark.errors import InvalidOption
-from stream.spark.sink.errors import BrokersSilent, WriteFailed
+from stream.spark.sink.errors import ProducerFailed, WriteFailed
 from stream.spark.sink.options import WriteOptions
 from stream.spark.sink.rows import Record, check_rows, records
 
@@ -43,8 +44,10 @@ class RecordProducer:
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
         """What is not acknowledged is given up: after `finish` that is nothing."""
-        self.client.purge()
-        self.client.close()
+        with suppress(KafkaException, SystemError):
+            self.client.purge()
+        with suppress(KafkaException, SystemError):
+            self.client.close()
 
     def send(self, batch: RecordBatch) -> None:
         """Raises InvalidRow, WriteFailed."""
@@ -62,21 +65,21 @@ class RecordProducer:
         self.check(0)
 
     def finish(self) -> None:
-        """Raises WriteFailed, BrokersSilent."""
-        left = self.client.flush(self._options.delivery_timeout_ms / 1_000 + _GRACE_S)
+        """Raises WriteFailed, ProducerFailed."""
+        left = self._served(self.client.flush, self._options.delivery_timeout_ms / 1_000 + _GRACE_S)
         self.check(0)
         if left:
-            raise BrokersSilent(f"{left} of {self.sent_count} records were not acknowledged in time{self._trouble}")
+            raise ProducerFailed(f"{left} of {self.sent_count} records were not acknowledged in time{self._trouble}")
 
     def check(self, wait_s: float) -> None:
-        """Hear what has failed. Raises WriteFailed."""
-        self.client.poll(wait_s)
+        """Hear what has failed. Raises WriteFailed, ProducerFailed."""
+        self._served(self.client.poll, wait_s)
         if self._failed is not None:
             raise self._failed
 
     def forget_failures(self) -> None:
         """Of a transaction that was aborted."""
-        self.client.poll(0)
+        self._served(self.client.poll, 0)
         self._failed = None
         self.sent_count = 0
 
@@ -95,6 +98,17 @@ class RecordProducer:
             return
         waited = f"the buffer was full for {self._options.max_block_ms} ms (kafka.max.block.ms){self._trouble}"
         raise WriteFailed(record.topic, record.partition, waited)
+
+    def _served(self, call: Callable[[float], int], timeout_s: float) -> int:
+        """A call in which callbacks run. A fatal error comes out of it as an exception; if reports of records come in the same turn, the
+        client calls back with that exception set, which Python turns into a SystemError that has it as its cause."""
+        try:
+            return call(timeout_s)
+        except (KafkaException, SystemError) as error:
+            cause: BaseException | None = error
+            while cause is not None and not isinstance(cause, KafkaException):
+                cause = cause.__cause__ or cause.__context__
+            raise ProducerFailed(cause.args[0].str() if cause is not None else str(error)) from None
 
     def _refused(self, topic: str, partition: int, error: KafkaException) -> WriteFailed:
         """If something failed earlier, that is the reason."""

@@ -67,7 +67,7 @@ class Transaction:
     def commit(self, batches: Callable[[], Iterator[RecordBatch]]) -> bool:
         """Whether it wrote; False: somebody has. batches: gives the rows again for every try.
 
-        Raises InvalidRow, WriteFailed, BrokersSilent, TransactionFailed, StaleWrite. After an error the outcome may be unknown: trying the
+        Raises InvalidRow, WriteFailed, ProducerFailed, TransactionFailed, StaleWrite. After an error the outcome may be unknown: trying the
         same again finds out.
         """
         try:
@@ -118,7 +118,7 @@ class Transaction:
         """What is left open ends at its timeout, or when the next attempt fences this one."""
         try:
             self._retried("the abort", producer.client.abort_transaction)
-        except (KafkaException, TransactionFailed) as error:
+        except (KafkaException, SystemError, TransactionFailed) as error:
             _log.warning("transaction_not_aborted", name=self.wanted.name, version=self.wanted.version, reason=str(error))
             return False
         return True
