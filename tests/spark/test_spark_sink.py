@@ -8,6 +8,7 @@ from pyspark.sql import DataFrame, DataFrameWriter, SparkSession
 from support.threaded_cluster import Row, ThreadedCluster
 
 T0_MS = 1_700_000_000_000
+pytestmark = pytest.mark.timeout(300)  # a first query starts three kinds of Python workers
 
 
 def writer(frame: DataFrame, cluster: ThreadedCluster, **options: object) -> DataFrameWriter:
