@@ -32,6 +32,7 @@ class RecordProducer:
         self._options = options
         self._failed: WriteFailed | None = None
         self._trouble = ""
+        self._fatal = ""
         callbacks = {"on_delivery": self._undelivered, "error_cb": self._troubled, "delivery.report.only.error": True}
         try:
             self.client: Producer = Producer({**options.producer, **(extra or {}), **callbacks})
@@ -100,15 +101,12 @@ class RecordProducer:
         raise WriteFailed(record.topic, record.partition, waited)
 
     def _served(self, call: Callable[[float], int], timeout_s: float) -> int:
-        """A call in which callbacks run. A fatal error comes out of it as an exception; if reports of records come in the same turn, the
-        client calls back with that exception set, which Python turns into a SystemError that has it as its cause."""
+        """A call in which callbacks run. A fatal error comes out of it as an exception, or as Python's complaint about the client, which goes
+        on calling back while that exception is set."""
         try:
             return call(timeout_s)
         except (KafkaException, SystemError) as error:
-            cause: BaseException | None = error
-            while cause is not None and not isinstance(cause, KafkaException):
-                cause = cause.__cause__ or cause.__context__
-            raise ProducerFailed(cause.args[0].str() if cause is not None else str(error)) from None
+            raise ProducerFailed(self._fatal or _reason(error)) from None
 
     def _refused(self, topic: str, partition: int, error: KafkaException) -> WriteFailed:
         """If something failed earlier, that is the reason."""
@@ -117,14 +115,25 @@ class RecordProducer:
     # --- called by the client, in the thread that polls -------------------------------------------------------------------------------
 
     def _undelivered(self, error: KafkaError | None, message: Message) -> None:
-        if error is not None and self._failed is None:
-            partition = message.partition()
-            place = str(message.topic()), -1 if partition is None else partition
-            self._failed = WriteFailed(*place, f"{error.str()}{self._trouble}")
+        try:
+            if error is not None and self._failed is None:
+                partition = message.partition()
+                place = str(message.topic()), -1 if partition is None else partition
+                self._failed = WriteFailed(*place, f"{error.str()}{self._trouble}")
+        except SystemError as broken:
+            self._fatal = self._fatal or _reason(broken)
 
     def _troubled(self, error: KafkaError) -> None:
         """The last one: it tells why nothing came back."""
         self._trouble = f" ({error.str()})"
+
+
+def _reason(error: BaseException) -> str:
+    """Of the client's exception, which may be behind others."""
+    cause: BaseException | None = error
+    while cause is not None and not isinstance(cause, KafkaException):
+        cause = cause.__cause__ or cause.__context__
+    return str(error) if cause is None else cause.args[0].str()
 
 
 def checked(options: WriteOptions) -> None:
