@@ -101,8 +101,8 @@ class RecordProducer:
         raise WriteFailed(record.topic, record.partition, waited)
 
     def _served(self, call: Callable[[float], int], timeout_s: float) -> int:
-        """A call in which callbacks run. A fatal error comes out of it as an exception, or as Python's complaint about the client, which goes
-        on calling back while that exception is set."""
+        """A call in which callbacks run. A fatal error comes out of it as an exception, or as Python's complaint about the client, which
+        goes on calling back while that exception is set."""
         try:
             return call(timeout_s)
         except (KafkaException, SystemError) as error:
