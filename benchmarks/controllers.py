@@ -163,19 +163,21 @@ def large_image(partitions: int, objects: int) -> MetadataImage:
         TopicRecord(topic_id, "large"),
     ]
     for index in range(partitions):
-        meta, data = StreamId(2 * index), StreamId(2 * index + 1)
+        meta, data, txn = (StreamId(3 * index + more) for more in range(3))
         records += [
-            PartitionRecord(topic_id, index, (me,), me, epoch, StreamEpoch(0), meta, data),
+            PartitionRecord(topic_id, index, (me,), me, epoch, StreamEpoch(0), meta, data, txn),
             StreamCreated(meta, topic_id, index, "meta"),
             StreamCreated(data, topic_id, index, "data"),
+            StreamCreated(txn, topic_id, index, "txn"),
             StreamOpened(meta, StreamEpoch(0), me, epoch),
             StreamOpened(data, StreamEpoch(0), me, epoch),
+            StreamOpened(txn, StreamEpoch(0), me, epoch),
         ]
     for number in range(objects):
         object_id, (lap, index) = ObjectId(number), divmod(number, partitions)
         start = Offset(lap * _RECORDS_PER_OBJECT)
         end = Offset(start + _RECORDS_PER_OBJECT)
-        part = RangeEntry(StreamId(2 * index + 1), start, end, _RECORDS_PER_OBJECT, _OBJECT_BYTES, Millis(0))
+        part = RangeEntry(StreamId(3 * index + 1), start, end, _RECORDS_PER_OBJECT, _OBJECT_BYTES, Millis(0))
         records.append(ObjectCommitted(object_id, data_key(object_id), ObjectRole.STREAM, _OBJECT_BYTES, Millis(0), (part,)))
     image = MetadataImage()
     image.apply_all(records)

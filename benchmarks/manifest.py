@@ -57,9 +57,10 @@ class Image:
         records: list[Record] = [ClusterRecord("bench"), NodeRecord(node, epoch, TOPIC_ID, "", 1, "", None, fenced=False)]
         records += [WalRecord(node, epoch, WalSequence(0)), TopicRecord(TOPIC_ID, "t")]
         for number in range(partitions):
-            meta, data = StreamId(2 * number), StreamId(2 * number + 1)
+            meta, data, txn = (StreamId(3 * number + more) for more in range(3))
             records += [StreamCreated(meta, TOPIC_ID, number, "meta"), StreamCreated(data, TOPIC_ID, number, "data")]
-            records += [PartitionRecord(TOPIC_ID, number, (node,), node, epoch, StreamEpoch(0), meta, data)]
+            records += [StreamCreated(txn, TOPIC_ID, number, "txn")]
+            records += [PartitionRecord(TOPIC_ID, number, (node,), node, epoch, StreamEpoch(0), meta, data, txn)]
             records += [StreamOpened(data, StreamEpoch(0), node, epoch)]
         self.apply(records)
 
@@ -71,7 +72,7 @@ class Image:
     def grow(self, count: int) -> None:
         for _ in range(count):
             number = self.image.next_object_id
-            stream = self.image.streams.known(StreamId(2 * (number % self.partitions) + 1))
+            stream = self.image.streams.known(StreamId(3 * (number % self.partitions) + 1))
             end = Offset(stream.end_offset + RECORDS_PER_OBJECT)
             part = RangeEntry(
                 stream.stream_id, stream.end_offset, end, RECORDS_PER_OBJECT, 5_300_000 + number % 9_973, Millis(1_700_000_000_000 + number)
@@ -133,7 +134,7 @@ async def _measure(partitions: int) -> list[Measure]:
             await publisher.publish()
     watching.cancel()
     sizes = [(await store.head(manifest_key("bench", version))).size_bytes for version in (1, 2)]
-    ends = [OffsetRange("t", number, 0, source.image.streams.known(StreamId(2 * number + 1)).end_offset) for number in range(partitions)]
+    ends = [OffsetRange("t", number, 0, source.image.streams.known(StreamId(3 * number + 1)).end_offset) for number in range(partitions)]
     for _ in range(3):
         view = ClusterView(store)
         with cpu_ms(plan):

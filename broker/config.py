@@ -85,6 +85,15 @@ class BrokerConfig:
     offsets_topic_num_partitions: int = 50
     """`offsets.topic.num.partitions`: can not be changed once `__consumer_offsets` exists."""
 
+    transaction_state_log_num_partitions: int = 50
+    """`transaction.state.log.num.partitions`: can not be changed once `__transaction_state` exists."""
+
+    transaction_max_timeout_ms: int = 900_000
+    """`transaction.max.timeout.ms`: an open transaction holds back its readers for as long."""
+
+    transaction_abort_timed_out_transaction_cleanup_interval_ms: int = 10_000
+    """`transaction.abort.timed.out.transaction.cleanup.interval.ms`: how late an abort for timeout may come."""
+
     group_initial_rebalance_delay_ms: int = 3_000
     """`group.initial.rebalance.delay.ms`: how long the first member of an empty group waits for company. 0 in development and tests."""
 
@@ -113,6 +122,14 @@ class BrokerConfig:
         _check_range("node_id", self.node_id, -1, 2**31 - 1)
         for name in ("connections_idle_ms", "shutdown_timeout_ms", "response_bytes_max", "connections_max"):
             _check_range(name, getattr(self, name), 1, 2**40)
+        for name in ("transaction_state_log_num_partitions", "transaction_max_timeout_ms"):
+            _check_range(name, getattr(self, name), 1, 2**31 - 1)
+        _check_range(
+            "transaction_abort_timed_out_transaction_cleanup_interval_ms",
+            self.transaction_abort_timed_out_transaction_cleanup_interval_ms,
+            10,
+            3_600_000,
+        )
         if not self.controllers:
             raise ConfigInvalid("controllers", self.controllers, "name at least one controller as host:port")
 

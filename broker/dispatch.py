@@ -22,11 +22,13 @@ from broker.wire import apis, framing
 from broker.wire.codecs import CODECS
 from broker.wire.errors import WireError
 from broker.wire.gen import (
+    add_offsets_to_txn,
     alter_partition_reassignments,
     api_versions,
     describe_cluster,
     describe_quorum,
     elect_leaders,
+    end_txn,
     fetch,
     find_coordinator,
     heartbeat,
@@ -35,6 +37,7 @@ from broker.wire.gen import (
     leave_group,
     list_groups,
     list_partition_reassignments,
+    list_transactions,
     offset_fetch,
     sync_group,
 )
@@ -57,6 +60,9 @@ _TOP_LEVEL: Final[dict[int, Callable[[int], object]]] = {
     apis.LIST_PARTITION_REASSIGNMENTS.key: lambda code: list_partition_reassignments.ListPartitionReassignmentsResponse(error_code=code),
     apis.OFFSET_FETCH.key: lambda code: offset_fetch.OffsetFetchResponse(error_code=code),
     apis.INIT_PRODUCER_ID.key: lambda code: init_producer_id.InitProducerIdResponse(error_code=code),
+    apis.ADD_OFFSETS_TO_TXN.key: lambda code: add_offsets_to_txn.AddOffsetsToTxnResponse(error_code=code),
+    apis.END_TXN.key: lambda code: end_txn.EndTxnResponse(error_code=code),
+    apis.LIST_TRANSACTIONS.key: lambda code: list_transactions.ListTransactionsResponse(error_code=code),
     apis.DESCRIBE_QUORUM.key: lambda code: describe_quorum.DescribeQuorumResponse(error_code=code, error_message=None),
     apis.DESCRIBE_CLUSTER.key: lambda code: describe_cluster.DescribeClusterResponse(error_code=code),
 }

@@ -13,6 +13,7 @@ import asyncio
 import socket
 import time
 from contextlib import AsyncExitStack
+from functools import partial
 from random import Random
 from typing import Final
 from uuid import uuid4
@@ -20,16 +21,24 @@ from uuid import uuid4
 import structlog
 
 from broker.config import BrokerConfig
+from broker.coordinator_log import TopicLog
 from broker.departed import DepartedBrokers
 from broker.dispatch import RequestDispatcher
 from broker.groups.coordinator import GroupCoordinator
 from broker.groups.model import GroupLimits
-from broker.groups.offsets_log import OFFSETS_TOPIC, TopicOffsetsLog
 from broker.handlers.table import INLINE, make_handlers
+from broker.handlers.txn_markers import start_marker
+from broker.internal_topics import OFFSETS_TOPIC, TRANSACTIONS_TOPIC
+from broker.leaders import announced_leader
 from broker.load_report import LoadReporter
 from broker.partition.manager import PartitionManager
 from broker.recovery_duty import RecoveryDuty
 from broker.server import Server
+from broker.transactions.coordinator import TransactionCoordinator
+from broker.transactions.markers import MarkerSender
+from broker.transactions.model import TopicPartition, TransactionLimits
+from broker.transactions.peers import MarkerPeers
+from broker.transactions.producer_ids import ProducerIds
 from controller.errors import ControllerError
 from controller.metadata.delta import MetadataDelta
 from controller.metadata.image import MetadataImage
@@ -81,6 +90,8 @@ class Broker:
         self.storage: Storage
         self.partitions: PartitionManager
         self.groups: GroupCoordinator
+        self.transactions: TransactionCoordinator
+        self.producer_ids = ProducerIds(self)
         self._stream_config = stream_config
         self._rng = Random()  # noqa: S311 - jitter, not a secret
         self._departed = DepartedBrokers()
@@ -147,6 +158,8 @@ class Broker:
         )
         self._parts.push_async_callback(self.partitions.abandon)
         self._start_groups()
+        self._start_transactions()
+        self.partitions.add_leader_change_listener(self._on_leader_change)
         recovery = RecoveryDuty(
             me,
             lambda: self.follower.image,
@@ -203,14 +216,36 @@ class Broker:
             members_max=self.config.group_max_size,
         )
         self.groups = GroupCoordinator(
-            TopicOffsetsLog(self), limits, now_ms=self.now_ms, new_member_id=lambda client_id: f"{client_id}-{uuid4()}"
+            TopicLog(self, OFFSETS_TOPIC), limits, now_ms=self.now_ms, new_member_id=lambda client_id: f"{client_id}-{uuid4()}"
         )
         self._parts.callback(self.groups.close)
-        self.partitions.add_leader_change_listener(self._on_leader_change)
+
+    def _start_transactions(self) -> None:
+        peers = MarkerPeers(self, partial(start_marker, self))
+        self._parts.callback(peers.close)
+        self.transactions = TransactionCoordinator(
+            TopicLog(self, TRANSACTIONS_TOPIC),
+            MarkerSender(self._leader_of, peers.write),
+            TransactionLimits(timeout_max_ms=self.config.transaction_max_timeout_ms),
+            now_ms=self.now_ms,
+            allocate_producer_id=self.producer_ids.allocate,
+            tick_interval_ms=self.config.transaction_abort_timed_out_transaction_cleanup_interval_ms,
+        )
+        self._parts.callback(self.transactions.close)
+
+    def _leader_of(self, partition: TopicPartition) -> NodeId | None:
+        """See `broker.transactions.markers.LeaderOf`."""
+        topic = self.image.topics.by_name(partition[0])
+        if topic is None or partition[1] >= len(topic.partitions):
+            raise KeyError(partition)
+        leader = announced_leader(self.image, topic.partitions[partition[1]])
+        return None if leader is None else leader.node_id
 
     def _on_leader_change(self, topic_name: str, partition: int, opened: bool) -> None:
         if topic_name == OFFSETS_TOPIC:
             (self.groups.partition_opened if opened else self.groups.partition_closed)(partition)
+        elif topic_name == TRANSACTIONS_TOPIC:
+            (self.transactions.partition_opened if opened else self.transactions.partition_closed)(partition)
 
     def _on_batch(self, delta: MetadataDelta, image: MetadataImage) -> None:
         if delta.everything or delta.node_ids:

@@ -14,6 +14,8 @@ from stream.ids import Millis, NodeEpoch, NodeId
 if TYPE_CHECKING:
     from broker.groups.coordinator import GroupCoordinator
     from broker.partition.manager import PartitionManager
+    from broker.transactions.coordinator import TransactionCoordinator
+    from broker.transactions.producer_ids import ProducerIds
     from controller.metadata.image import MetadataImage
     from controller.metadata.nodes import NodeState
     from controller.rpc.client import ControllerClient
@@ -110,6 +112,12 @@ class Node(Protocol):
 
     @property
     def groups(self) -> "GroupCoordinator": ...
+
+    @property
+    def transactions(self) -> "TransactionCoordinator": ...
+
+    @property
+    def producer_ids(self) -> "ProducerIds": ...
 
     def departed(self) -> Sequence["NodeState"]:
         """Brokers that left a moment ago."""

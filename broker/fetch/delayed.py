@@ -10,9 +10,11 @@ from collections.abc import Callable
 
 
 class FetchWait:
-    __slots__ = ("_missing_bytes", "_wake")
+    __slots__ = ("_missing_bytes", "_wake", "reads_committed")
 
-    def __init__(self, missing_bytes: int, wake: Callable[[], None]) -> None:
+    def __init__(self, missing_bytes: int, wake: Callable[[], None], *, reads_committed: bool = False) -> None:
+        """reads_committed: what is appended counts only if it is stable; where transactions are open, the moving of their end wakes it."""
+        self.reads_committed = reads_committed
         self._missing_bytes = max(1, missing_bytes)
         self._wake: Callable[[], None] | None = wake
 

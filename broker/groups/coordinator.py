@@ -2,19 +2,21 @@
 
 A group lives in one partition of that topic; whoever leads the partition is its coordinator. Becoming leader loads the partition from
 the start; losing it answers everybody who waits with NOT_COORDINATOR and forgets. Invariants: an offset commit is visible and answered
-only when its record is durable; a group's records are appended in the order of its events; nothing here survives the partition's loss.
+only when its record is durable, one of a transaction only when its marker is; a group's records are appended in the order of its events;
+nothing here survives the partition's loss.
 Limits: GROUPS_MAX and OFFSETS_MAX per partition; reached: COORDINATOR_NOT_AVAILABLE, which clients retry.
-Source: Kafka GroupCoordinator, GroupMetadataManager.
+Source: Kafka GroupCoordinator, GroupMetadataManager; KIP-447.
 """
 
 import asyncio
-import contextlib
-from collections.abc import AsyncIterator, Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Protocol, TypeVar
+from typing import TypeVar
 
 import structlog
 
+from broker.coordinated import Coordinated
+from broker.coordinator_log import CoordinatorLog, KeyValue, LogBatch, TransactionalProducer
 from broker.groups.classic import ClassicGroup
 from broker.groups.model import (
     CompleteJoin,
@@ -29,6 +31,7 @@ from broker.groups.model import (
     SyncResult,
     Token,
 )
+from broker.groups.offsets import GroupOffsets, PendingOffsets, TopicPartition
 from broker.groups.records import (
     CommittedOffset,
     GroupKey,
@@ -42,7 +45,6 @@ from broker.groups.records import (
     encode_group_value,
     encode_offset_key,
     encode_offset_value,
-    partition_for,
 )
 from broker.wire.error_codes import ErrorCode
 
@@ -51,44 +53,20 @@ log = structlog.get_logger()
 GROUPS_MAX = 50_000
 OFFSETS_MAX = 1_000_000
 OFFSET_METADATA_BYTES_MAX = 4_096
-LOAD_RETRY_S = 0.5
-LOAD_WAIT_S = 2.0
-"""How long a request waits for its group to be loaded; librdkafka hands COORDINATOR_LOAD_IN_PROGRESS to the application here and there."""
 EXPIRY_INTERVAL_S = 600.0
 OFFSETS_RETENTION_MS = 7 * 24 * 3_600_000
 """`offsets.retention.minutes`: how long offsets outlive the later of their commit and the group's last member."""
 
+_TOO_LARGE = frozenset({ErrorCode.MESSAGE_TOO_LARGE, ErrorCode.RECORD_LIST_TOO_LARGE})
+
 Result = TypeVar("Result", JoinResult, SyncResult)
-KeyValue = tuple[bytes, bytes | None]
-TopicPartition = tuple[str, int]
-
-
-class OffsetsLog(Protocol):
-    """The partitions of `__consumer_offsets` that this broker leads."""
-
-    @property
-    def partition_count(self) -> int:
-        """0 while the topic does not exist."""
-        ...
-
-    def is_ours(self, partition: int) -> bool:
-        """Do the metadata name this broker as the leader, be the partition open yet or not?"""
-        ...
-
-    def append(self, partition: int, records: Sequence[KeyValue], done: Callable[[ErrorCode], None]) -> None:
-        """One batch; `done` is called when it is durable (NONE) or can not become so."""
-        ...
-
-    def read(self, partition: int) -> AsyncIterator[Sequence[KeyValue]]:
-        """Everything durable, from the start, batch by batch."""
-        ...
 
 
 @dataclass(slots=True)
 class _Group:
     classic: ClassicGroup
     partition: int
-    offsets: dict[TopicPartition, CommittedOffset] = field(default_factory=dict[TopicPartition, CommittedOffset])
+    offsets: GroupOffsets = field(default_factory=GroupOffsets)
     timer: asyncio.TimerHandle | None = None
     emptied_ms: int = 0
     """When the last member left; 0 for groups that never had one."""
@@ -96,9 +74,10 @@ class _Group:
 
 @dataclass(slots=True)
 class _OffsetsPartition:
-    loaded: bool = False
+    partition: int
     groups: dict[str, _Group] = field(default_factory=dict[str, _Group])
-    loader: asyncio.Task[None] | None = None
+    open_groups: dict[int, set[str]] = field(default_factory=dict[int, set[str]])
+    """By producer id: the groups in which its transaction has offsets."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -118,7 +97,7 @@ class GroupCoordinator:
 
     def __init__(
         self,
-        offsets_log: OffsetsLog,
+        offsets_log: CoordinatorLog,
         limits: GroupLimits,
         *,
         now_ms: Callable[[], int],
@@ -128,11 +107,9 @@ class GroupCoordinator:
         self._limits = limits
         self._now_ms = now_ms
         self._new_member_id = new_member_id
-        self._partitions: dict[int, _OffsetsPartition] = {}
-        self._released: set[int] = set()
-        """Partitions that were closed here: their next leader is another broker, though the metadata may name us for a moment."""
-        self._changed = asyncio.Event()
-        """Set and replaced whenever a partition is loaded or closed."""
+        self._led: Coordinated[_OffsetsPartition] = Coordinated(offsets_log, self._load, self._unload)
+        self._markers_while_loading: dict[int, list[tuple[int, bool]]] = {}
+        """By partition: transactions that ended behind what the load reads."""
         self._joins: dict[Token, asyncio.Future[JoinResult]] = {}
         self._syncs: dict[Token, asyncio.Future[SyncResult]] = {}
         self._next_token = 0
@@ -142,22 +119,16 @@ class GroupCoordinator:
 
     def partition_opened(self, partition: int) -> None:
         """This broker leads the offsets partition now: load it."""
-        self.partition_closed(partition)
-        self._released.discard(partition)
-        state = _OffsetsPartition()
-        self._partitions[partition] = state
-        state.loader = asyncio.get_running_loop().create_task(self._load(partition, state))
+        self._markers_while_loading[partition] = []
+        self._led.opened(partition)
         if self._expiry is None:
             self._expiry = asyncio.get_running_loop().call_later(EXPIRY_INTERVAL_S, self._expire_regularly)
 
     def partition_closed(self, partition: int) -> None:
-        state = self._partitions.pop(partition, None)
-        self._released.add(partition)
-        self._tell_change()
-        if state is None:
-            return
-        if state.loader is not None:
-            state.loader.cancel()
+        self._led.closed(partition)
+        self._markers_while_loading.pop(partition, None)
+
+    def _unload(self, state: _OffsetsPartition) -> None:
         for group in state.groups.values():
             self._run(group, group.classic.unload())
 
@@ -165,48 +136,20 @@ class GroupCoordinator:
         if self._expiry is not None:
             self._expiry.cancel()
             self._expiry = None
-        for partition in list(self._partitions):
-            self.partition_closed(partition)
+        self._led.close()
 
     async def ready(self, group_id: str) -> None:
-        """Wait, up to LOAD_WAIT_S, while the group is on its way to this broker: FindCoordinator names us before the partition is loaded.
+        """Wait a moment for a group that is on its way to this broker. Every request of a group begins with this."""
+        await self._led.ready(group_id)
 
-        Every request of a group begins with this; afterwards the answers are those of the moment, which may still be a retriable error.
-        """
-        if not self._is_awaited(group_id):
-            return
-        with contextlib.suppress(TimeoutError):
-            async with asyncio.timeout(LOAD_WAIT_S):
-                while self._is_awaited(group_id):
-                    await self._changed.wait()
-
-    def _is_awaited(self, group_id: str) -> bool:
-        return self._partition(group_id) is ErrorCode.COORDINATOR_LOAD_IN_PROGRESS
-
-    def _tell_change(self) -> None:
-        changed, self._changed = self._changed, asyncio.Event()
-        changed.set()
-
-    async def _load(self, partition: int, state: _OffsetsPartition) -> None:
-        while not state.loaded:
-            try:
-                await self._replay(partition, state)
-            except Exception as error:  # noqa: BLE001 - whatever the read met, the groups of this partition must come back: log, wait, again
-                log.warning("group_load_failed", partition=partition, error=str(error))
-                await asyncio.sleep(LOAD_RETRY_S)
-
-    async def _replay(self, partition: int, state: _OffsetsPartition) -> None:
+    async def _load(self, partition: int) -> _OffsetsPartition:
+        state, malformed_count = _OffsetsPartition(partition), 0
         snapshots: dict[str, GroupSnapshot] = {}
-        offsets: dict[str, dict[TopicPartition, CommittedOffset]] = {}
-        malformed_count = 0
+        offsets: dict[str, GroupOffsets] = {}
         async for batch in self._log.read(partition):
-            for key, value in batch:
-                try:
-                    _apply_record(key, value, snapshots, offsets)
-                except MalformedGroupRecord:
-                    malformed_count += 1
-        for group_id in snapshots.keys() | {group_id for group_id, table in offsets.items() if table}:
-            group = _Group(ClassicGroup(group_id, self._limits, self._new_member_id), partition, offsets.get(group_id, {}))
+            malformed_count += _replay(batch, snapshots, offsets, state.open_groups)
+        for group_id in snapshots.keys() | {group_id for group_id, held in offsets.items() if len(held)}:
+            group = _Group(ClassicGroup(group_id, self._limits, self._new_member_id), partition, offsets.get(group_id) or GroupOffsets())
             snapshot = snapshots.get(group_id)
             if snapshot is not None:
                 group.classic.restore(
@@ -220,31 +163,21 @@ class GroupCoordinator:
                 group.emptied_ms = snapshot.state_timestamp_ms
             state.groups[group_id] = group
             self._arm(group)
-        state.loaded = True
-        self._tell_change()
+        for producer_id, committed in self._markers_while_loading.pop(partition, []):
+            _complete(state, producer_id, committed=committed)
         log.info("groups_loaded", partition=partition, groups=len(state.groups), malformed=malformed_count)
+        return state
 
     # --- finding a group -------------------------------------------------------------------------------------------------------------
 
     def partition_of(self, group_id: str) -> int | None:
         """Partition of `__consumer_offsets`; None while the topic does not exist."""
-        count = self._log.partition_count
-        return partition_for(group_id, count) if count > 0 else None
-
-    def _partition(self, group_id: str) -> _OffsetsPartition | ErrorCode:
-        partition = self.partition_of(group_id)
-        if partition is None:
-            return ErrorCode.COORDINATOR_NOT_AVAILABLE
-        state = self._partitions.get(partition)
-        if state is None:
-            opening = partition not in self._released and self._log.is_ours(partition)
-            return ErrorCode.COORDINATOR_LOAD_IN_PROGRESS if opening else ErrorCode.NOT_COORDINATOR
-        return state if state.loaded else ErrorCode.COORDINATOR_LOAD_IN_PROGRESS
+        return self._led.partition_of(group_id)
 
     def _find(self, group_id: str, *, create: bool) -> _Group | ErrorCode:
         if group_id == "" and create:
             return ErrorCode.INVALID_GROUP_ID
-        state = self._partition(group_id)
+        state = self._led.find(group_id)
         if isinstance(state, ErrorCode):
             return state
         group = state.groups.get(group_id)
@@ -254,9 +187,7 @@ class GroupCoordinator:
             return ErrorCode.GROUP_ID_NOT_FOUND
         if len(state.groups) >= GROUPS_MAX:
             return ErrorCode.COORDINATOR_NOT_AVAILABLE
-        partition = self.partition_of(group_id)
-        assert partition is not None
-        state.groups[group_id] = _Group(ClassicGroup(group_id, self._limits, self._new_member_id), partition)
+        state.groups[group_id] = _Group(ClassicGroup(group_id, self._limits, self._new_member_id), state.partition)
         return state.groups[group_id]
 
     # --- membership ------------------------------------------------------------------------------------------------------------------
@@ -316,52 +247,107 @@ class GroupCoordinator:
         offsets: dict[TopicPartition, CommittedOffset],
     ) -> dict[TopicPartition, ErrorCode]:
         """Durable when it returns NONE. Offsets whose metadata is too long are refused one by one, the others go through."""
-        group = self._find(group_id, create=generation < 0)
+        group = self._admit(group_id, (member_id, instance_id, generation), len(offsets), create=generation < 0)
         if isinstance(group, ErrorCode):
-            refusal = ErrorCode.ILLEGAL_GENERATION if group is ErrorCode.GROUP_ID_NOT_FOUND else group
-            return dict.fromkeys(offsets, refusal)
-        error = group.classic.check_commit(member_id, instance_id, generation, self._now_ms())
-        self._arm(group)
-        if error is ErrorCode.NONE and len(group.offsets) + len(offsets) > OFFSETS_MAX:
-            error = ErrorCode.COORDINATOR_NOT_AVAILABLE
-        if error is not ErrorCode.NONE:
-            return dict.fromkeys(offsets, error)
-        accepted = {key: value for key, value in offsets.items() if len(value.metadata.encode()) <= OFFSET_METADATA_BYTES_MAX}
-        results = dict.fromkeys(offsets, ErrorCode.OFFSET_METADATA_TOO_LARGE)
+            return dict.fromkeys(offsets, group)
+        results, accepted = _check_metadata(offsets)
         if accepted:
-            records: list[KeyValue] = [
-                (encode_offset_key(OffsetKey(group_id, topic, partition)), encode_offset_value(value))
-                for (topic, partition), value in accepted.items()
-            ]
-            outcome = await self._append(group.partition, records, lambda: group.offsets.update(accepted))
+            outcome = await self._append(group.partition, _offset_records(group_id, accepted), lambda: group.offsets.put(accepted))
             results.update(dict.fromkeys(accepted, outcome))
         return results
 
-    def fetch_offsets(self, group_id: str) -> dict[TopicPartition, CommittedOffset] | ErrorCode:
+    async def commit_transactional_offsets(
+        self,
+        group_id: str,
+        member: tuple[str, str | None, int],
+        producer: TransactionalProducer,
+        offsets: dict[TopicPartition, CommittedOffset],
+    ) -> dict[TopicPartition, ErrorCode]:
+        """As `commit_offsets`, for a transaction: durable when it returns NONE, and counting once `complete_transaction` said so.
+
+        member: id, instance id and generation; clients before KIP-447 leave them out, which is believed.
+        """
+        is_anonymous = member == ("", None, -1)
+        group = self._admit(group_id, member, len(offsets), create=is_anonymous, is_checked=not is_anonymous)
+        if isinstance(group, ErrorCode):
+            return dict.fromkeys(offsets, group)
+        results, accepted = _check_metadata(offsets)
+        if accepted:
+            outcome = await self._append_pending(group, producer, accepted)
+            results.update(dict.fromkeys(accepted, outcome))
+        return results
+
+    def _admit(
+        self, group_id: str, member: tuple[str, str | None, int], offset_count: int, *, create: bool, is_checked: bool = True
+    ) -> _Group | ErrorCode:
+        """May this member commit so many offsets?"""
+        group = self._find(group_id, create=create)
+        if isinstance(group, ErrorCode):
+            return ErrorCode.ILLEGAL_GENERATION if group is ErrorCode.GROUP_ID_NOT_FOUND else group
+        error = group.classic.check_commit(*member, self._now_ms()) if is_checked else ErrorCode.NONE
+        self._arm(group)
+        if error is ErrorCode.NONE and len(group.offsets) + offset_count > OFFSETS_MAX:
+            error = ErrorCode.COORDINATOR_NOT_AVAILABLE
+        return group if error is ErrorCode.NONE else error
+
+    async def _append_pending(
+        self, group: _Group, producer: TransactionalProducer, offsets: dict[TopicPartition, CommittedOffset]
+    ) -> ErrorCode:
+        state = self._led.get(group.partition)
+        if state is None:
+            return ErrorCode.NOT_COORDINATOR
+        group_id = group.classic.group_id
+        pending = group.offsets.stage(producer.producer_id, offsets)
+        state.open_groups.setdefault(producer.producer_id, set()).add(group_id)
+
+        def durable() -> None:
+            pending.is_durable = True
+
+        records = _offset_records(group_id, offsets)
+        return await self._append(group.partition, records, durable, failed=lambda: group.offsets.unstage(pending), producer=producer)
+
+    def complete_transaction(self, partition: int, producer_id: int, committed: bool) -> None:
+        """The producer's marker is durable in this partition of `__consumer_offsets`: its pending offsets count now, or never will."""
+        state = self._led.get(partition)
+        if state is not None:
+            _complete(state, producer_id, committed=committed)
+        elif partition in self._markers_while_loading:
+            self._markers_while_loading[partition].append((producer_id, committed))
+
+    def fetch_offsets(self, group_id: str) -> GroupOffsets | ErrorCode:
         """Committed offsets; an unknown group has none, which is not an error."""
         group = self._find(group_id, create=False)
         if isinstance(group, ErrorCode):
-            return {} if group is ErrorCode.GROUP_ID_NOT_FOUND else group
+            return GroupOffsets() if group is ErrorCode.GROUP_ID_NOT_FOUND else group
         return group.offsets
 
-    async def _append(self, partition: int, records: Sequence[KeyValue], durable: Callable[[], None]) -> ErrorCode:
-        """`durable` runs in the append's own callback, so that effects become visible in the order of the log."""
+    async def _append(
+        self,
+        partition: int,
+        records: Sequence[KeyValue],
+        durable: Callable[[], None],
+        *,
+        failed: Callable[[], None] | None = None,
+        producer: TransactionalProducer | None = None,
+    ) -> ErrorCode:
+        """`durable` or `failed` runs in the append's own callback, so that effects become visible in the order of the log."""
         future: asyncio.Future[ErrorCode] = asyncio.get_running_loop().create_future()
 
         def done(error: ErrorCode) -> None:
             if error is ErrorCode.NONE:
                 durable()
+            elif failed is not None:
+                failed()
             if not future.done():
-                future.set_result(error)
+                future.set_result(ErrorCode.INVALID_COMMIT_OFFSET_SIZE if error in _TOO_LARGE else error)
 
-        self._log.append(partition, records, done)
+        self._log.append(partition, records, done, producer=producer)
         return await future
 
     # --- looking and deleting ----------------------------------------------------------------------------------------------------------
 
     def list_groups(self) -> list[GroupDescription]:
-        loaded = [state for state in self._partitions.values() if state.loaded]
-        return [_describe(group) for state in loaded for group in state.groups.values()]
+        return [_describe(group) for state in self._led.loaded() for group in state.groups.values()]
 
     def describe_group(self, group_id: str) -> GroupDescription | ErrorCode:
         """An unknown group is described as dead, without an error (DescribeGroups up to version 5)."""
@@ -374,9 +360,9 @@ class GroupCoordinator:
         group = self._find(group_id, create=False)
         if isinstance(group, ErrorCode):
             return group
-        if group.classic.members:
+        if group.classic.members or group.offsets.has_pending:
             return ErrorCode.NON_EMPTY_GROUP
-        records: list[KeyValue] = [(encode_offset_key(OffsetKey(group_id, topic, index)), None) for topic, index in group.offsets]
+        records: list[KeyValue] = [(encode_offset_key(OffsetKey(group_id, topic, index)), None) for topic, index in group.offsets.committed]
         records.append((encode_group_key(GroupKey(group_id)), None))
         return await self._append(group.partition, records, lambda: self._forget(group))
 
@@ -389,14 +375,15 @@ class GroupCoordinator:
     def expire(self) -> None:
         """Drop offsets past their retention, and groups that have neither members nor offsets: both by tombstones in the log."""
         oldest_ms = self._now_ms() - OFFSETS_RETENTION_MS
-        for state in self._partitions.values():
-            for group in list(state.groups.values()) if state.loaded else []:
-                if not group.classic.members:
+        for state in self._led.loaded():
+            for group in list(state.groups.values()):
+                if not group.classic.members and not group.offsets.has_pending:
                     self._expire_group(group, oldest_ms)
 
     def _expire_group(self, group: _Group, oldest_ms: int) -> None:
-        old = [key for key, value in group.offsets.items() if max(value.commit_timestamp_ms, group.emptied_ms) <= oldest_ms]
-        forgotten = len(old) == len(group.offsets)
+        committed = group.offsets.committed
+        old = [key for key, value in committed.items() if max(value.commit_timestamp_ms, group.emptied_ms) <= oldest_ms]
+        forgotten = len(old) == len(committed)
         if not old and not forgotten:
             return
         group_id = group.classic.group_id
@@ -407,11 +394,8 @@ class GroupCoordinator:
         def done(error: ErrorCode) -> None:
             if error is not ErrorCode.NONE:
                 return
-            for key in old:
-                committed = group.offsets.get(key)
-                if committed is not None and committed.commit_timestamp_ms <= oldest_ms:
-                    del group.offsets[key]
-            if forgotten and not group.offsets and not group.classic.members and group.classic.next_deadline_ms() is None:
+            group.offsets.drop(key for key in old if key in committed and committed[key].commit_timestamp_ms <= oldest_ms)
+            if forgotten and not len(group.offsets) and not group.classic.members and group.classic.next_deadline_ms() is None:
                 self._forget(group)
 
         self._log.append(group.partition, records, done)
@@ -462,7 +446,7 @@ class GroupCoordinator:
         if group.timer is not None:
             group.timer.cancel()
             group.timer = None
-        state = self._partitions.get(group.partition)
+        state = self._led.get(group.partition)
         if state is not None and state.groups.get(group.classic.group_id) is group:
             del state.groups[group.classic.group_id]
 
@@ -481,24 +465,72 @@ class GroupCoordinator:
         self._run(group, group.classic.tick(self._now_ms()))
 
 
-def _apply_record(
-    key: bytes, value: bytes | None, snapshots: dict[str, GroupSnapshot], offsets: dict[str, dict[TopicPartition, CommittedOffset]]
-) -> None:
-    decoded = decode_key(key)
-    match decoded:
-        case OffsetKey(group_id, topic, partition):
-            table = offsets.setdefault(group_id, {})
-            if value is None:
-                table.pop((topic, partition), None)
-            else:
-                table[topic, partition] = decode_offset_value(value)
-        case GroupKey(group_id):
-            if value is None:
-                snapshots.pop(group_id, None)
-            else:
-                snapshots[group_id] = decode_group_value(value)
-        case None:
-            pass
+def _offset_records(group_id: str, offsets: dict[TopicPartition, CommittedOffset]) -> list[KeyValue]:
+    return [
+        (encode_offset_key(OffsetKey(group_id, topic, partition)), encode_offset_value(value))
+        for (topic, partition), value in offsets.items()
+    ]
+
+
+def _check_metadata(
+    offsets: dict[TopicPartition, CommittedOffset],
+) -> tuple[dict[TopicPartition, ErrorCode], dict[TopicPartition, CommittedOffset]]:
+    """Answers as if all were refused, and those that are not."""
+    accepted = {key: value for key, value in offsets.items() if len(value.metadata.encode()) <= OFFSET_METADATA_BYTES_MAX}
+    return dict.fromkeys(offsets, ErrorCode.OFFSET_METADATA_TOO_LARGE), accepted
+
+
+def _complete(state: _OffsetsPartition, producer_id: int, *, committed: bool) -> None:
+    tables = {group_id: state.groups[group_id].offsets for group_id in state.open_groups.get(producer_id, ()) if group_id in state.groups}
+    _end_transaction(state.open_groups, tables, producer_id, committed=committed)
+
+
+def _end_transaction(open_groups: dict[int, set[str]], tables: Mapping[str, GroupOffsets], producer_id: int, *, committed: bool) -> None:
+    for group_id in sorted(open_groups.pop(producer_id, ())):
+        table = tables.get(group_id)
+        if table is not None and table.complete(producer_id, committed=committed):
+            open_groups.setdefault(producer_id, set()).add(group_id)
+
+
+def _replay(
+    batch: LogBatch, snapshots: dict[str, GroupSnapshot], offsets: dict[str, GroupOffsets], open_groups: dict[int, set[str]]
+) -> int:
+    """Apply what the log holds to what was before. Returns how many records were malformed."""
+    if batch.committed is not None:
+        _end_transaction(open_groups, offsets, batch.producer_id, committed=batch.committed)
+        return 0
+    malformed_count = 0
+    staged: dict[str, PendingOffsets] = {}
+    for key, value in batch.records:
+        try:
+            decoded = decode_key(key)
+            if isinstance(decoded, OffsetKey):
+                table = offsets.setdefault(decoded.group_id, GroupOffsets())
+                where = (decoded.topic, decoded.partition)
+                if value is None:
+                    table.drop((where,))
+                elif batch.producer_id < 0:
+                    table.put({where: decode_offset_value(value)})
+                else:
+                    _stage(staged, table, decoded.group_id, batch.producer_id).offsets[where] = decode_offset_value(value)
+            elif isinstance(decoded, GroupKey):
+                if value is None:
+                    snapshots.pop(decoded.group_id, None)
+                else:
+                    snapshots[decoded.group_id] = decode_group_value(value)
+        except MalformedGroupRecord:
+            malformed_count += 1
+    for group_id in staged:
+        open_groups.setdefault(batch.producer_id, set()).add(group_id)
+    return malformed_count
+
+
+def _stage(staged: dict[str, PendingOffsets], table: GroupOffsets, group_id: str, producer_id: int) -> PendingOffsets:
+    """One entry for what a batch holds of a group."""
+    if group_id not in staged:
+        staged[group_id] = table.stage(producer_id, {})
+        staged[group_id].is_durable = True
+    return staged[group_id]
 
 
 def _describe(group: _Group) -> GroupDescription:

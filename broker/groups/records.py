@@ -211,12 +211,3 @@ def _decode_member(reader: _In, version: int, protocol_type: str, protocol: str 
         (Protocol(protocol or "", subscription),),
         assignment,
     )
-
-
-def partition_for(group_id: str, partition_count: int) -> int:
-    """Which partition of `__consumer_offsets` a group lives in: Java's String.hashCode, made positive, as every Kafka tool expects."""
-    value = 0
-    for unit in struct.unpack(f">{len(group_id.encode('utf-16-be')) // 2}H", group_id.encode("utf-16-be")):
-        value = (31 * value + unit) & 0xFFFFFFFF
-    signed = value - (1 << 32) if value & 0x80000000 else value
-    return (0 if signed == -(1 << 31) else abs(signed)) % partition_count

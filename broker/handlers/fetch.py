@@ -1,8 +1,9 @@
 """Fetch: the hot path of reading. What the log cache holds is answered at once without a task; the rest waits or reads in one.
 
-Invariants: nothing at or above the high watermark is ever returned; an answer comes as soon as min_bytes are there or any partition has an
-error, else at max_wait, never in between; the first partition that has anything gives at least one whole batch (KIP-74), everything else
-stays within the limits. Nobody polls: parked fetches are woken by high watermarks.
+Invariants: nothing at or above the high watermark is ever returned, and nothing at or above the last stable offset to one who reads
+committed records, who is told of every aborted transaction in what it gets; an answer comes as soon as min_bytes are there or any partition
+has an error, else at max_wait, never in between; the first partition that has anything gives at least one whole batch (KIP-74), everything
+else stays within the limits. Nobody polls: parked fetches are woken by high watermarks.
 Limits: `_RESPONSE_BYTES_MAX` for one answer, `PartitionManager.cold_reads` for cold bytes of all connections.
 Must not: keep anything of a client between requests. Fetch sessions (KIP-227) are refused with id 0, which every client accepts.
 
@@ -23,6 +24,7 @@ from broker.partition.partition import Partition
 from broker.ports import Buffer, Node, RequestContext, Response
 from broker.wire.fetch import FetchPartitionResult, TopicKey, decode_fetch_request, encode_fetch_response
 from broker.wire.gen.fetch import FetchPartition, FetchRequest
+from stream.batch.header import batch_span
 from stream.errors import OffsetOutOfRange
 from stream.ids import Offset
 
@@ -70,12 +72,25 @@ class _Target:
 
 
 class _FetchCall:
-    __slots__ = ("_budget_bytes", "_ctx", "_deadline", "_is_late", "_max_bytes", "_node", "_request", "_size_bytes", "_targets", "_topics")
+    __slots__ = (
+        "_budget_bytes",
+        "_ctx",
+        "_deadline",
+        "_is_late",
+        "_max_bytes",
+        "_node",
+        "_reads_committed",
+        "_request",
+        "_size_bytes",
+        "_targets",
+        "_topics",
+    )
 
     def __init__(self, node: Node, ctx: RequestContext, request: FetchRequest) -> None:
         self._node = node
         self._ctx = ctx
         self._request = request
+        self._reads_committed = request.isolation_level == _READ_COMMITTED
         wait_ms = min(max(request.max_wait_ms, 0), _WAIT_MAX_MS)
         self._deadline = ctx.received_at + wait_ms / 1000
         self._is_late = wait_ms == 0
@@ -131,9 +146,10 @@ class _FetchCall:
             result.error_code = ErrorCode.NOT_LEADER_OR_FOLLOWER if target.is_opening else found
             return None
         target.partition = found
-        result.high_watermark = result.last_stable_offset = found.high_watermark
+        result.high_watermark = found.high_watermark
+        result.last_stable_offset = found.last_stable_offset
         result.log_start_offset = found.log_start_offset
-        if self._request.isolation_level == _READ_COMMITTED:
+        if self._reads_committed:
             result.aborted_transactions = ()
         result.error_code = check_leader_epoch(found, wanted.current_leader_epoch)
         if result.error_code == ErrorCode.NONE and not found.log_start_offset <= wanted.fetch_offset <= found.log_end_offset:
@@ -142,13 +158,13 @@ class _FetchCall:
 
     def _take_cached(self, target: _Target, partition: Partition) -> None:
         offset = target.wanted.fetch_offset
-        if offset >= partition.high_watermark:
+        if offset >= (partition.last_stable_offset if self._reads_committed else partition.high_watermark):
             return
         limit_bytes = min(max(target.wanted.partition_max_bytes, 0), self._budget_bytes)
         if limit_bytes == 0 and self._size_bytes > 0:
             return
-        records = partition.read_cached(Offset(offset), limit_bytes)
-        if records is None:
+        records = partition.read_cached(Offset(offset), limit_bytes, committed=self._reads_committed)
+        if records is None or (self._reads_committed and not self._tell_aborted(target, partition, records)):
             target.is_cold = True
             # Set aside what it may bring; at least one byte, so that it counts as the first one that has data.
             target.size_bytes = max(limit_bytes, 1)
@@ -156,6 +172,16 @@ class _FetchCall:
             self._budget_bytes -= limit_bytes
         else:
             self._take(target, records, limit_bytes)
+
+    def _tell_aborted(self, target: _Target, partition: Partition, records: Sequence[Buffer]) -> bool:
+        """The aborted transactions in `records`, if they are known without reading."""
+        offset, known = Offset(target.wanted.fetch_offset), partition.log.transactions
+        found = known.aborted_within(offset, partition.last_stable_offset)
+        if found:
+            found = known.aborted_within(offset, _end_of(records))
+        if found is not None:
+            target.result.aborted_transactions = [(item.producer_id, item.first_offset) for item in found]
+        return found is not None
 
     def _take(self, target: _Target, records: Sequence[Buffer], limit_bytes: int) -> None:
         size_bytes = sum(map(len, records))
@@ -192,6 +218,7 @@ class _FetchCall:
             size_bytes = sum(map(len, target.result.records))
             if size_bytes > target.size_bytes and not is_first:
                 target.result.records = ()
+                target.result.aborted_transactions = () if self._reads_committed else None
             elif size_bytes:
                 is_first = False
 
@@ -200,7 +227,11 @@ class _FetchCall:
         assert partition is not None
         try:
             async with asyncio.timeout(_COLD_READ_MAX_S), self._node.partitions.cold_reads.hold(target.size_bytes):
-                result.records = await partition.read(Offset(target.wanted.fetch_offset), target.size_bytes)
+                offset = Offset(target.wanted.fetch_offset)
+                result.records = await partition.read(offset, target.size_bytes, committed=self._reads_committed)
+                if self._reads_committed and result.records:
+                    found = await partition.read_aborted(offset, _end_of(result.records))
+                    result.aborted_transactions = [(item.producer_id, item.first_offset) for item in found]
         except OffsetOutOfRange:
             result.error_code = ErrorCode.OFFSET_OUT_OF_RANGE
         except Exception as error:  # noqa: BLE001 - one unreadable partition must not take the others with it; told and logged
@@ -213,7 +244,11 @@ class _FetchCall:
     async def _park(self) -> None:
         """Sleep until there may be enough, something is wrong, or max_wait is over. Registers before anything can have changed."""
         woken: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-        wait = FetchWait(self._request.min_bytes - self._size_bytes, lambda: None if woken.done() else woken.set_result(None))
+        wait = FetchWait(
+            self._request.min_bytes - self._size_bytes,
+            lambda: None if woken.done() else woken.set_result(None),
+            reads_committed=self._reads_committed,
+        )
         partitions = [target.partition for target in self._targets if target.partition is not None]
         for partition in partitions:
             partition.add_fetch_wait(wait)
@@ -248,6 +283,16 @@ class _FetchCall:
             [(key, [target.result for target in targets]) for key, targets in self._topics],
             node_endpoints=hints.endpoints(),
         )
+
+
+def _end_of(records: Sequence[Buffer]) -> Offset:
+    """Of whole batches, in order."""
+    last = records[-1]
+    at = end_offset = 0
+    while at < len(last):
+        span = batch_span(last, at)
+        at, end_offset = at + span.size_bytes, span.next_offset
+    return Offset(end_offset)
 
 
 def check_leader_epoch(partition: Partition, client_epoch: int) -> ErrorCode:

@@ -1,15 +1,17 @@
 """The classic consumer group APIs: wire messages to and from `GroupCoordinator`. No rule of a group is decided here.
 
 Version traps kept: JoinGroup up to 3 admits a nameless member at once (KIP-394 begins with 4); LeaveGroup and OffsetFetch have a single
-form and a list form; OffsetFetch answers unknown groups and partitions with offset -1 and error 0.
+form and a list form; OffsetFetch answers unknown groups and partitions with offset -1 and error 0, and partitions that an open transaction
+may change with UNSTABLE_OFFSET_COMMIT where the client asked for stable ones (KIP-447).
 Source: Kafka `KafkaApis`, `reference/protocol.md` section 3.
 """
 
 from collections.abc import Mapping, Sequence
 
 from broker.dispatch import encode_response
-from broker.groups.coordinator import GroupDescription, TopicPartition
+from broker.groups.coordinator import GroupDescription
 from broker.groups.model import JoinRequest, Protocol, SyncRequest
+from broker.groups.offsets import GroupOffsets, TopicPartition
 from broker.groups.records import CommittedOffset
 from broker.ports import Node, RequestContext, Response
 from broker.wire.error_codes import ErrorCode
@@ -147,10 +149,10 @@ async def handle_offset_fetch(node: Node, ctx: RequestContext) -> Response:
     """OffsetFetch (9): one group up to version 7, several from version 8. Null topics: everything the group has committed."""
     request = decode_body(offset_fetch.decode_request, ctx.frame, ctx.body_offset, ctx.api_version)
     if ctx.api_version >= 8:
-        groups = [await _fetch_group(node, group.group_id, group.topics) for group in request.groups]
+        groups = [await _fetch_group(node, group.group_id, group.topics, request.require_stable) for group in request.groups]
         response = offset_fetch.OffsetFetchResponse(groups=groups)
     else:
-        group = await _fetch_group(node, request.group_id, request.topics)
+        group = await _fetch_group(node, request.group_id, request.topics, request.require_stable)
         topics = [
             offset_fetch.OffsetFetchResponseTopic(
                 topic.name,
@@ -161,7 +163,7 @@ async def handle_offset_fetch(node: Node, ctx: RequestContext) -> Response:
                         part.committed_leader_epoch,
                         part.metadata,
                         # Version 1 has no top-level error: each partition carries it.
-                        group.error_code if ctx.api_version < 2 else ErrorCode.NONE,
+                        group.error_code if ctx.api_version < 2 else part.error_code,
                     )
                     for part in topic.partitions
                 ],
@@ -176,29 +178,35 @@ async def _fetch_group(
     node: Node,
     group_id: str,
     topics: Sequence[offset_fetch.OffsetFetchRequestTopics] | Sequence[offset_fetch.OffsetFetchRequestTopic] | None,
+    require_stable: bool,
 ) -> offset_fetch.OffsetFetchResponseGroup:
     await node.groups.ready(group_id)
     found = node.groups.fetch_offsets(group_id)
     error = found if isinstance(found, ErrorCode) else ErrorCode.NONE
-    committed: Mapping[TopicPartition, CommittedOffset] = {} if isinstance(found, ErrorCode) else found
+    offsets = GroupOffsets() if isinstance(found, ErrorCode) else found
     wanted: dict[str, list[int]] = {}
     if topics is None:
-        for topic, partition in committed:
+        for topic, partition in offsets.committed:
             wanted.setdefault(topic, []).append(partition)
     else:
         for asked in topics:
             wanted.setdefault(asked.name, []).extend(asked.partition_indexes)
     answers = [
-        offset_fetch.OffsetFetchResponseTopics(topic, [_committed_partition(index, committed.get((topic, index))) for index in partitions])
+        offset_fetch.OffsetFetchResponseTopics(
+            topic, [_committed_partition(offsets, (topic, index), require_stable=require_stable) for index in partitions]
+        )
         for topic, partitions in wanted.items()
     ]
     return offset_fetch.OffsetFetchResponseGroup(group_id, answers, error)
 
 
-def _committed_partition(index: int, committed: CommittedOffset | None) -> offset_fetch.OffsetFetchResponsePartitions:
+def _committed_partition(offsets: GroupOffsets, key: TopicPartition, *, require_stable: bool) -> offset_fetch.OffsetFetchResponsePartitions:
+    if require_stable and offsets.is_pending(key):
+        return offset_fetch.OffsetFetchResponsePartitions(key[1], -1, -1, "", ErrorCode.UNSTABLE_OFFSET_COMMIT)
+    committed = offsets.committed.get(key)
     if committed is None:
-        return offset_fetch.OffsetFetchResponsePartitions(index, -1, -1, "")
-    return offset_fetch.OffsetFetchResponsePartitions(index, committed.offset, committed.leader_epoch, committed.metadata)
+        return offset_fetch.OffsetFetchResponsePartitions(key[1], -1, -1, "")
+    return offset_fetch.OffsetFetchResponsePartitions(key[1], committed.offset, committed.leader_epoch, committed.metadata)
 
 
 def handle_list_groups(node: Node, ctx: RequestContext) -> Response:

@@ -1,6 +1,7 @@
 """ListOffsets: earliest, latest, the newest timestamp, or the first record that is not older than a timestamp.
 
-Invariant: an offset is told only if it is at or below the high watermark; a timestamp that nothing reaches is offset -1 without an error.
+Invariant: an offset is told only if it is at or below the high watermark, or the last stable offset for one who reads committed records; a
+timestamp that nothing reaches is offset -1 without an error.
 Cost: -1 and -2 are answered at once; times are looked up in the metadata image, then in one object's index and one batch.
 Source: Kafka `ReplicaManager.fetchOffset`; KIP-79, KIP-734.
 """
@@ -28,6 +29,7 @@ _EARLIEST: Final = -2
 _MAX_TIMESTAMP: Final = -3
 _EARLIEST_LOCAL: Final = -4
 _LATEST_TIERED: Final = -5
+_READ_COMMITTED: Final = 1
 _LOOKUPS_AT_ONCE_COUNT: Final = 8
 _LOOKUP_MAX_S: Final = 30.0
 _WAIT_OPEN_S: Final = 2.0
@@ -38,9 +40,11 @@ async def handle_list_offsets(node: Node, ctx: RequestContext) -> Response:
     request = framing.decode_body(decode_request, ctx.frame, ctx.body_offset, ctx.api_version)
     limit = asyncio.Semaphore(_LOOKUPS_AT_ONCE_COUNT)
 
+    committed = request.isolation_level == _READ_COMMITTED
+
     async def answer(topic_name: str, wanted: ListOffsetsPartition) -> ListOffsetsPartitionResponse:
         async with limit:
-            return await _answer(node, ctx.received_at + _WAIT_OPEN_S, topic_name, wanted)
+            return await _answer(node, ctx.received_at + _WAIT_OPEN_S, topic_name, wanted, committed=committed)
 
     lookups = [(topic.name, [asyncio.ensure_future(answer(topic.name, item)) for item in topic.partitions]) for topic in request.topics]
     try:
@@ -52,7 +56,9 @@ async def handle_list_offsets(node: Node, ctx: RequestContext) -> Response:
     return encode_response(ctx, ListOffsetsResponse(topics=topics))
 
 
-async def _answer(node: Node, deadline: float, topic_name: str, wanted: ListOffsetsPartition) -> ListOffsetsPartitionResponse:
+async def _answer(
+    node: Node, deadline: float, topic_name: str, wanted: ListOffsetsPartition, *, committed: bool
+) -> ListOffsetsPartitionResponse:
     response = ListOffsetsPartitionResponse(wanted.partition_index)
     partition = await node.partitions.wait_open(topic_name, wanted.partition_index, deadline)
     if not isinstance(partition, Partition):
@@ -63,7 +69,7 @@ async def _answer(node: Node, deadline: float, topic_name: str, wanted: ListOffs
         return response
     try:
         async with asyncio.timeout(_LOOKUP_MAX_S):
-            found = await _find(node, partition, wanted.timestamp)
+            found = await _find(node, partition, wanted.timestamp, partition.last_stable_offset if committed else partition.high_watermark)
     except Exception as error:  # noqa: BLE001 - one partition's trouble is told in its place, the others are answered
         response.error_code = code_of(error)
         return response
@@ -75,10 +81,10 @@ async def _answer(node: Node, deadline: float, topic_name: str, wanted: ListOffs
     return response
 
 
-async def _find(node: Node, partition: Partition, timestamp_ms: int) -> tuple[Offset, int] | ErrorCode | None:
-    """(offset, timestamp or -1); None: there is no such record."""
+async def _find(node: Node, partition: Partition, timestamp_ms: int, end_offset: Offset) -> tuple[Offset, int] | ErrorCode | None:
+    """(offset, timestamp or -1), looked for below `end_offset`; None: there is no such record."""
     if timestamp_ms == _LATEST:
-        return partition.high_watermark, -1
+        return end_offset, -1
     if timestamp_ms in (_EARLIEST, _EARLIEST_LOCAL):
         return partition.log_start_offset, -1
     if timestamp_ms == _LATEST_TIERED:
@@ -87,7 +93,7 @@ async def _find(node: Node, partition: Partition, timestamp_ms: int) -> tuple[Of
         timestamp_ms = _newest_timestamp(node, partition)
     if timestamp_ms < 0:
         return ErrorCode.INVALID_REQUEST if timestamp_ms < _LATEST else None
-    return await node.storage.offset_for_timestamp(partition.log.data.stream_id, timestamp_ms, partition.high_watermark)
+    return await node.storage.offset_for_timestamp(partition.log.data.stream_id, timestamp_ms, end_offset)
 
 
 def _newest_timestamp(node: Node, partition: Partition) -> Millis:

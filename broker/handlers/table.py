@@ -17,9 +17,10 @@ from broker.handlers import (
     quorum,
     reassignments,
     topics,
+    transactions,
+    txn_markers,
 )
 from broker.handlers.api_versions import make_handler
-from broker.handlers.producer_ids import ProducerIds
 from broker.ports import Handler, InlineHandler
 from broker.wire import apis
 
@@ -40,7 +41,13 @@ _STATELESS: Final[Mapping[int, Handler]] = {
     apis.LIST_GROUPS.key: groups.handle_list_groups,
     apis.CREATE_TOPICS.key: topics.handle_create_topics,
     apis.DELETE_TOPICS.key: topics.handle_delete_topics,
+    apis.INIT_PRODUCER_ID.key: transactions.handle_init_producer_id,
     apis.OFFSET_FOR_LEADER_EPOCH.key: offset_for_leader_epoch.handle_offset_for_leader_epoch,
+    apis.ADD_PARTITIONS_TO_TXN.key: transactions.handle_add_partitions_to_txn,
+    apis.ADD_OFFSETS_TO_TXN.key: transactions.handle_add_offsets_to_txn,
+    apis.END_TXN.key: transactions.handle_end_txn,
+    apis.TXN_OFFSET_COMMIT.key: transactions.handle_txn_offset_commit,
+    apis.WRITE_TXN_MARKERS.key: txn_markers.handle_write_txn_markers,
     apis.DESCRIBE_CONFIGS.key: configs.handle_describe_configs,
     apis.CREATE_PARTITIONS.key: topics.handle_create_partitions,
     apis.DELETE_GROUPS.key: groups.handle_delete_groups,
@@ -50,11 +57,13 @@ _STATELESS: Final[Mapping[int, Handler]] = {
     apis.LIST_PARTITION_REASSIGNMENTS.key: reassignments.handle_list_partition_reassignments,
     apis.DESCRIBE_QUORUM.key: quorum.handle_describe_quorum,
     apis.DESCRIBE_CLUSTER.key: cluster.handle_describe_cluster,
+    apis.DESCRIBE_TRANSACTIONS.key: transactions.handle_describe_transactions,
+    apis.LIST_TRANSACTIONS.key: transactions.handle_list_transactions,
 }
 
 
 def make_handlers() -> dict[int, Handler]:
-    """The handlers of one broker; those with state get their own."""
-    handlers: dict[int, Handler] = {**_STATELESS, apis.INIT_PRODUCER_ID.key: ProducerIds().handle}
+    """The handlers of a broker."""
+    handlers: dict[int, Handler] = dict(_STATELESS)
     handlers[apis.API_VERSIONS.key] = make_handler([*handlers, *INLINE])
     return handlers

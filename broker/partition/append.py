@@ -1,25 +1,29 @@
 """Batches for many partitions become one group of the storage: one WAL object holds all of them or none.
 
 Invariants: everything is checked before anything changes, so a refused partition leaves no trace and a refused group changes nothing; a
-partition appears once in a group; nobody is told "appended" before it is durable, and that goes for repetitions of a batch that is itself
-not durable yet.
+partition appears once in a group; what readers of the store have to know of a transaction is in the group of its batch; nobody is told
+"appended" before it is durable, and that goes for repetitions of a batch that is itself not durable yet.
 Must not: await, or know the wire format. Budget: 25 us for one partition with one small batch.
 Source: DESIGN.md section 4; KIP-98.
 """
 
 from collections.abc import Callable, Sequence
-from typing import Final
+from typing import Final, TypeAlias
 
 from broker.partition.partition import Partition
 from broker.partition.producer_state import KnownBatch
 from broker.partition.validation import Refusal
 from broker.wire.error_codes import ErrorCode
+from stream.batch.control import Marker
 from stream.batch.header import BatchHeader
 from stream.errors import StreamError, WalFull
 from stream.ids import Millis, Offset
 from stream.storage import AppendEntry, Storage
 
 _NO_OFFSET: Final = Offset(-1)
+
+Content: TypeAlias = memoryview | Marker | None
+"""A producer's batch, or the end of its transaction; None: the request held nothing, which is refused."""
 
 
 class AppendOutcome:
@@ -45,42 +49,55 @@ class AppendOutcome:
 
 
 class _Planned:
-    __slots__ = ("entry", "header", "outcome", "partition")
+    __slots__ = ("entries", "header", "marker", "outcome", "partition")
 
-    def __init__(self, partition: Partition, header: BatchHeader, entry: AppendEntry, outcome: AppendOutcome) -> None:
+    def __init__(
+        self, partition: Partition, header: BatchHeader, entries: list[AppendEntry], marker: Marker | None, outcome: AppendOutcome
+    ) -> None:
         self.partition = partition
         self.header = header
-        self.entry = entry
+        self.entries = entries
+        self.marker = marker
         self.outcome = outcome
 
 
 class AppendGroup:
     """One group on its way. `outcomes` has one entry for each part, in order; `settled` is called once, when all of them are final."""
 
-    __slots__ = ("_pending_count", "_planned", "_settled", "outcomes")
+    __slots__ = ("_from_coordinator", "_pending_count", "_planned", "_settled", "outcomes")
 
-    def __init__(self, settled: Callable[[], None]) -> None:
+    def __init__(self, settled: Callable[[], None], *, from_coordinator: bool = False) -> None:
+        """from_coordinator: of this broker, whose transactional batches are a producer's but carry no sequence."""
         self.outcomes: list[AppendOutcome] = []
         self._planned: list[_Planned] = []
         self._settled = settled
+        self._from_coordinator = from_coordinator
         self._pending_count = 1
 
-    def run(self, storage: Storage, parts: Sequence[tuple[Partition, memoryview | None]], now_ms: Millis) -> None:
+    def run(self, storage: Storage, parts: Sequence[tuple[Partition, Content]], now_ms: Millis) -> None:
         """Append what can be. Returns at once; `settled` may already have been called then."""
-        for partition, records in parts:
-            self._plan(partition, records, now_ms)
+        for partition, content in parts:
+            self._plan(partition, content, now_ms)
         if self._planned:
             self._append(storage, now_ms)
         self._settle_one()
 
-    def _plan(self, partition: Partition, records: memoryview | None, now_ms: Millis) -> None:
+    def _plan(self, partition: Partition, content: Content, now_ms: Millis) -> None:
         outcome = AppendOutcome(partition)
         self.outcomes.append(outcome)
         if not partition.accepts_records:
             outcome.fail(ErrorCode.NOT_LEADER_OR_FOLLOWER, None)
             return
         log = partition.log
-        plan = log.plan(records, now_ms)
+        marker: Marker | None = None
+        records: memoryview | None
+        plan: BatchHeader | KnownBatch | Refusal
+        if isinstance(content, Marker):
+            marker = content
+            records, plan = log.plan_marker(marker, now_ms)
+        else:
+            records = content
+            plan = log.plan(records, now_ms, from_coordinator=self._from_coordinator)
         if isinstance(plan, Refusal):
             outcome.fail(plan.code, plan.message)
             outcome.record_errors = plan.record_errors
@@ -90,10 +107,10 @@ class AppendGroup:
             outcome.fail(ErrorCode.INVALID_REQUEST, "a request may name each partition once")
         else:
             assert records is not None
-            self._planned.append(_Planned(partition, plan, log.place(records, plan, now_ms), outcome))
+            self._planned.append(_Planned(partition, plan, log.place(records, plan, now_ms, marker), marker, outcome))
 
     def _append(self, storage: Storage, now_ms: Millis) -> None:
-        entries = [planned.entry for planned in self._planned]
+        entries = [entry for planned in self._planned for entry in planned.entries]
         self._pending_count += 1
 
         def done(error: Exception | None) -> None:
@@ -106,8 +123,8 @@ class AppendGroup:
             self._fail_all(error)
             return
         for planned in self._planned:
-            log, entry, outcome = planned.partition.log, planned.entry, planned.outcome
-            log.appended(planned.header, entry.base_offset, now_ms)
+            log, entry, outcome = planned.partition.log, planned.entries[0], planned.outcome
+            log.appended(planned.header, entry.base_offset, now_ms, planned.marker)
             planned.partition.bytes_in += planned.header.size_bytes
             planned.partition.requests_count += 1
             outcome.base_offset = entry.base_offset

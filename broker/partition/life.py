@@ -18,7 +18,7 @@ from broker.partition.partition import Partition
 from controller.errors import ControllerError
 from controller.metadata.records import PartitionRecord
 from stream.clock import WallClock
-from stream.errors import StreamError, StreamNotOpened
+from stream.errors import StreamError
 from stream.ports import OpenStream
 from stream.storage import AppendEntry, Storage, StreamHandle
 
@@ -31,6 +31,7 @@ _RESTORES_AT_ONCE_COUNT: Final = 32
 """Reads of meta streams at once. After a clean close of many partitions most are answered by one cached block."""
 _GROUP_BYTES_MAX: Final = 4 * 1024 * 1024
 _TRIMS_AT_ONCE_COUNT: Final = 8
+_STREAMS_COUNT: Final = 3
 
 
 @dataclass(slots=True, eq=False)
@@ -40,10 +41,15 @@ class Held:
     record: PartitionRecord
     meta: StreamHandle
     data: StreamHandle
+    txn: StreamHandle
     partition: Partition | None = None
     error: Exception | None = None
     steps: Steps = field(default_factory=dict[str, float])
     """How the time until it could be served was spent."""
+
+    @property
+    def handles(self) -> tuple[StreamHandle, StreamHandle, StreamHandle]:
+        return self.meta, self.data, self.txn
 
 
 class Lifecycle:
@@ -71,9 +77,7 @@ class Lifecycle:
     async def _open_streams(self, records: Sequence[PartitionRecord]) -> list[Held | Exception]:
         if not records:
             return []
-        requests = [
-            OpenStream(stream_id, record.leader_epoch) for record in records for stream_id in (record.meta_stream_id, record.data_stream_id)
-        ]
+        requests = [OpenStream(stream_id, record.leader_epoch) for record in records for stream_id in record.stream_ids]
         try:
             opened = await self._storage.open_streams(requests)
         except (StreamError, ControllerError, OSError, TimeoutError) as error:
@@ -81,14 +85,13 @@ class Lifecycle:
         results: list[Held | Exception] = []
         lone: list[StreamHandle] = []
         for at, record in enumerate(records):
-            meta, data = opened[2 * at], opened[2 * at + 1]
-            if isinstance(meta, StreamHandle) and isinstance(data, StreamHandle):
-                results.append(Held(record, meta, data))
+            streams = opened[_STREAMS_COUNT * at : _STREAMS_COUNT * (at + 1)]
+            meta, data, txn = streams
+            if isinstance(meta, StreamHandle) and isinstance(data, StreamHandle) and isinstance(txn, StreamHandle):
+                results.append(Held(record, meta, data, txn))
                 continue
-            lone += [handle for handle in (meta, data) if isinstance(handle, StreamHandle)]
-            results.append(
-                meta if isinstance(meta, Exception) else data if isinstance(data, Exception) else StreamNotOpened(meta.stream_id)
-            )
+            lone += [item for item in streams if isinstance(item, StreamHandle)]
+            results.append(next(item for item in streams if isinstance(item, Exception)))
         if lone:
             await self._storage.close_streams(lone)
         return results
@@ -97,7 +100,7 @@ class Lifecycle:
         began = asyncio.get_running_loop().time()
         async with self._restores:
             try:
-                log = await restore_log(self._storage, held.meta, held.data, self._config, self._now_ms())
+                log = await restore_log(self._storage, *held.handles, config=self._config, now_ms=self._now_ms())
             except Exception as error:  # noqa: BLE001 - handed on: `done` logs it and the open is tried again
                 held.error = error
             else:
@@ -116,7 +119,7 @@ class Lifecycle:
         partitions = [held.partition for held in helds if held.partition is not None and held.data.accepting]
         self._append_checkpoints([partition for partition in partitions if partition.log.is_dirty])
         persisted = asyncio.get_running_loop().time()
-        times = await self._storage.close_streams([handle for held in helds for handle in (held.meta, held.data)])
+        times = await self._storage.close_streams([handle for held in helds for handle in held.handles])
         for held in helds:
             if held.partition is not None:
                 held.partition.stop()
@@ -146,7 +149,7 @@ class Lifecycle:
         limit = asyncio.Semaphore(_TRIMS_AT_ONCE_COUNT)
         async with asyncio.TaskGroup() as trims:
             for partition in partitions:
-                trims.create_task(self._trim_meta(partition, limit))
+                trims.create_task(self._trim(partition, limit))
 
     def _append_checkpoints(self, partitions: Sequence[Partition]) -> None:
         now_ms = self._now_ms()
@@ -162,16 +165,16 @@ class Lifecycle:
         if entries:
             self._storage.append(entries, _settled)
 
-    async def _trim_meta(self, partition: Partition, limit: asyncio.Semaphore) -> None:
-        meta = partition.log.meta
+    async def _trim(self, partition: Partition, limit: asyncio.Semaphore) -> None:
+        log = partition.log
         async with limit:
-            offset = meta.trim_offset
-            if offset is None:
-                return
-            try:
-                await self._storage.trim(meta.handle, offset)
-            except (StreamError, ControllerError, OSError, TimeoutError) as error:
-                _log.warning("meta_trim_failed", stream_id=meta.handle.stream_id, offset=offset, error=str(error))
+            for handle, offset in ((log.meta.handle, log.meta.trim_offset), (log.txn, log.txn_trim_offset)):
+                if offset is None:
+                    continue
+                try:
+                    await self._storage.trim(handle, offset)
+                except (StreamError, ControllerError, OSError, TimeoutError) as error:
+                    _log.warning("trim_failed", stream_id=handle.stream_id, offset=offset, error=str(error))
 
 
 def _dirty_bytes(partition: Partition) -> int:

@@ -1,9 +1,11 @@
-"""The log of an open partition: a data stream whose offsets are Kafka's, and a meta stream that remembers how to open it quickly.
+"""The log of an open partition: a data stream whose offsets are Kafka's, a meta stream that remembers how to open it quickly, and a txn
+stream that says what became of transactions.
 
 A checkpoint holds the producers, the leader epochs and the recovery offset: the state of everything below that offset. It is appended
 behind the data that it describes, through the same ordered WAL, so a durable checkpoint never speaks of lost data. Opening restores the
 newest one and reads headers from the recovery offset to the end. After a clean close that range is empty, after a crash it is what came
 since the last checkpoint; there is no flag to set or to clear, and nothing is written when a partition opens.
+An event of the txn stream goes into the same group as the batch that makes it; nothing of that stream is read to open a partition.
 
 Invariant: `plan` changes nothing; `place` and `appended` follow a successful plan in one step of the event loop.
 Must not: wait for durability or know clients (`Partition` does). Source: AutoMQ `ElasticLog`, `ElasticLogLoader`; trap 33.
@@ -18,17 +20,23 @@ import structlog
 from broker.partition.leader_epochs import LeaderEpochs
 from broker.partition.meta_stream import MetaStream
 from broker.partition.producer_state import KnownBatch, ProducerSnapshot, ProducerState
+from broker.partition.transactions import Transactions
 from broker.partition.validation import DEFAULT_RULES, Refusal, TopicRules, validate_batch
-from stream.batch.header import BatchHeader, iter_headers, patch_log_append_time, patch_offset_and_epoch
-from stream.errors import StreamError
+from broker.wire.error_codes import ErrorCode
+from stream.batch.control import Marker, decode_marker, encode_marker
+from stream.batch.header import TRANSACTIONAL_MASK, BatchHeader, iter_headers, parse_header, patch_log_append_time, patch_offset_and_epoch
+from stream.errors import BatchCorrupt, StreamError
 from stream.ids import Millis, Offset, StreamEpoch, StreamId
+from stream.reader.slices import AbortedTransaction
 from stream.storage import AppendEntry, Storage, StreamHandle
+from stream.transaction_log import AbortedWithin, TransactionEvent, decode_events, encode_event
 
 _log = structlog.get_logger()
 
 _RECOVERY_KEY: Final = "recovery"
 _PRODUCERS_KEY: Final = "producers"
 _SCAN_BYTES: Final = 4 * 1024 * 1024
+_EVENTS_BYTES: Final = 64 * 1024
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -39,7 +47,9 @@ class LogConfig:
     producers_count_max: int = 10_000
     """Producers remembered in each partition, 1 KiB each in the worst case."""
     producer_silent_ms: int = 86_400_000
-    """`producer.id.expiration.ms`: a producer that wrote nothing for so long is forgotten."""
+    """`producer.id.expiration.ms`: a producer that wrote nothing for so long is forgotten, unless its transaction is open."""
+    open_transactions_count_max: int = 2_000
+    """In each partition. One more is refused with an error that clients retry. Fewer than producers, of which the rest may be forgotten."""
 
 
 class _Recovery(msgspec.Struct, frozen=True, array_like=True):
@@ -63,11 +73,14 @@ _decode_producers = msgspec.msgpack.Decoder(ProducerSnapshot).decode
 
 
 class PartitionLog:
-    __slots__ = ("_config", "_leader_epoch", "data", "dirty_bytes", "epochs", "max_timestamp_ms", "meta", "producers", "rules")
+    __slots__ = ("_config", "_leader_epoch", "data", "dirty_bytes", "epochs", "max_timestamp_ms", "meta", "producers", "rules",
+                 "transactions", "txn")  # fmt: skip
 
-    def __init__(self, meta: MetaStream, data: StreamHandle, config: LogConfig) -> None:
+    def __init__(self, meta: MetaStream, data: StreamHandle, txn: StreamHandle, config: LogConfig) -> None:
         self.meta = meta
         self.data = data
+        self.txn = txn
+        self.transactions = Transactions(txn.next_offset)
         self.rules: TopicRules = DEFAULT_RULES
         self.producers = ProducerState(config.producers_count_max)
         self.epochs = LeaderEpochs()
@@ -82,21 +95,33 @@ class PartitionLog:
     def is_dirty(self) -> bool:
         return self.dirty_bytes > 0
 
-    def plan(self, records: memoryview | None, now_ms: Millis) -> BatchHeader | KnownBatch | Refusal:
+    def plan(self, records: memoryview | None, now_ms: Millis, *, from_coordinator: bool = False) -> BatchHeader | KnownBatch | Refusal:
         """What an append of `records` would mean: a header (go on with `place`), a repetition, or a refusal. Changes nothing."""
-        header = validate_batch(records, self.rules, now_ms)
+        header = validate_batch(records, self.rules, now_ms, from_coordinator=from_coordinator)
         if isinstance(header, Refusal) or header.producer_id < 0:
             return header
-        verdict = self.producers.check(header.producer_id, header.producer_epoch, header.base_sequence, header.record_count)
+        transactional = header.attributes & TRANSACTIONAL_MASK != 0
+        verdict = self.producers.check(
+            header.producer_id, header.producer_epoch, header.base_sequence, header.record_count, transactional=transactional
+        )
         if verdict is None:
-            return header
+            return self._check_room(header) or header if transactional else header
         if isinstance(verdict, KnownBatch):
             return verdict
         message = f"producer {header.producer_id} epoch {header.producer_epoch}: sequence {header.base_sequence} is not what comes next"
         return Refusal(verdict, message)
 
-    def place(self, records: memoryview, header: BatchHeader, now_ms: Millis) -> AppendEntry:
-        """Give the batch its offsets by patching it where it lies."""
+    def plan_marker(self, marker: Marker, now_ms: Millis) -> tuple[memoryview, BatchHeader | Refusal]:
+        """The control batch that ends a producer's transaction, and its header (go on with `place`) or a refusal. Changes nothing."""
+        batch = memoryview(encode_marker(marker, now_ms))
+        code = self.producers.check_marker(marker)
+        if code is not None:
+            who = f"producer {marker.producer_id} epoch {marker.producer_epoch}, coordinator epoch {marker.coordinator_epoch}"
+            return batch, Refusal(code, f"{who}: a newer one has been here")
+        return batch, parse_header(batch)
+
+    def place(self, records: memoryview, header: BatchHeader, now_ms: Millis, marker: Marker | None = None) -> list[AppendEntry]:
+        """Give the batch its offsets by patching it where it lies; behind it the event that readers have to know of it, if any."""
         base_offset = self.data.next_offset
         max_timestamp_ms = header.max_timestamp_ms
         if self.rules.is_log_append_time:
@@ -104,14 +129,24 @@ class PartitionLog:
             max_timestamp_ms = now_ms
         patch_offset_and_epoch(records, 0, base_offset, self._leader_epoch)
         count = header.record_count
-        return AppendEntry(self.data.stream_id, base_offset, Offset(base_offset + count), count, Millis(max_timestamp_ms), records)
+        end_offset = Offset(base_offset + count)
+        entries = [AppendEntry(self.data.stream_id, base_offset, end_offset, count, Millis(max_timestamp_ms), records)]
+        if header.attributes & TRANSACTIONAL_MASK:
+            event = self.transactions.ended(marker, base_offset) if marker else self.transactions.begun(header.producer_id, base_offset)
+            if event is not None:
+                entries.append(self._event_entry(event, end_offset, now_ms))
+        return entries
 
-    def appended(self, header: BatchHeader, base_offset: Offset, now_ms: Millis) -> None:
+    def appended(self, header: BatchHeader, base_offset: Offset, now_ms: Millis, marker: Marker | None = None) -> None:
         """The storage took the batch at `base_offset`."""
         self.dirty_bytes += header.size_bytes
         if header.max_timestamp_ms > self.max_timestamp_ms or self.rules.is_log_append_time:
             self.max_timestamp_ms = now_ms if self.rules.is_log_append_time else header.max_timestamp_ms
-        if header.producer_id >= 0:
+        if marker is not None:
+            self.producers.record_marker(marker, now_ms)
+            self.transactions.end(marker, base_offset)
+        elif header.producer_id >= 0:
+            transactional = header.attributes & TRANSACTIONAL_MASK != 0
             self.producers.record(
                 header.producer_id,
                 header.producer_epoch,
@@ -120,7 +155,10 @@ class PartitionLog:
                 base_offset=base_offset,
                 end_offset=Offset(base_offset + header.last_offset_delta + 1),
                 now_ms=now_ms,
+                transactional=transactional,
             )
+            if transactional:
+                self.transactions.begin(header.producer_id, base_offset)
 
     def checkpoint(self, now_ms: Millis) -> AppendEntry:
         """The state of everything appended so far, to be appended to the meta stream in the same step of the event loop."""
@@ -132,14 +170,45 @@ class PartitionLog:
         self.dirty_bytes = 0
         return self.meta.put({_RECOVERY_KEY: recovery, _PRODUCERS_KEY: producers}, now_ms)
 
+    @property
+    def txn_trim_offset(self) -> Offset | None:
+        """Where the txn stream may begin: nobody reads what lies below the log's start, but for the newest event that is durable."""
+        offset = Offset(min(self.data.start_offset, self.txn.confirmed_offset - 1))
+        return offset if offset > self.txn.start_offset else None
 
-async def restore_log(storage: Storage, meta_handle: StreamHandle, data: StreamHandle, config: LogConfig, now_ms: Millis) -> PartitionLog:
-    """Both streams are open; bring their state back. Cost: one read after a clean close, else headers since the last checkpoint too.
+    async def read_aborted(self, storage: Storage, start_offset: Offset, end_offset: Offset) -> list[AbortedTransaction]:
+        """As `Transactions.aborted_within`, from the txn stream. Cost: a cold read or more. Raises what `Storage.read` raises."""
+        within = AbortedWithin(start_offset, end_offset)
+        offset, stop = max(start_offset, self.txn.start_offset), self.txn.confirmed_offset
+        while offset < stop and not within.is_complete:
+            for chunk in await storage.read(self.txn.stream_id, Offset(offset), stop, _EVENTS_BYTES):
+                view = memoryview(chunk)
+                for at, header in iter_headers(chunk):
+                    within.take(decode_events(view[at : at + header.size_bytes]))
+                    offset = Offset(header.next_offset)
+        return within.by_first_offset()
+
+    def _check_room(self, header: BatchHeader) -> Refusal | None:
+        limit = self._config.open_transactions_count_max
+        if len(self.transactions) < limit or self.transactions.is_open(header.producer_id):
+            return None
+        return Refusal(ErrorCode.KAFKA_STORAGE_ERROR, f"{limit} transactions are open in this partition; try again when one has ended")
+
+    def _event_entry(self, event: TransactionEvent, end_offset: Offset, now_ms: Millis) -> AppendEntry:
+        base_offset = self.txn.next_offset
+        payload = memoryview(encode_event(event, base_offset, end_offset, self._leader_epoch, now_ms))
+        return AppendEntry(self.txn.stream_id, base_offset, end_offset, 1, now_ms, payload)
+
+
+async def restore_log(
+    storage: Storage, meta_handle: StreamHandle, data: StreamHandle, txn: StreamHandle, *, config: LogConfig, now_ms: Millis
+) -> PartitionLog:
+    """The streams are open; bring their state back. Cost: one read after a clean close, else headers since the last checkpoint too.
 
     Raises MetaCorrupt or LogInconsistent (fail closed), and what `Storage.read` raises (worth a retry).
     """
     meta = await MetaStream.restore(storage, meta_handle)
-    log = PartitionLog(meta, data, config)
+    log = PartitionLog(meta, data, txn, config)
     recovery_offset = data.start_offset
     try:
         stored, producers = meta.get(_RECOVERY_KEY), meta.get(_PRODUCERS_KEY)
@@ -149,12 +218,17 @@ async def restore_log(storage: Storage, meta_handle: StreamHandle, data: StreamH
             recovery_offset = Offset(max(recovery.recovery_offset, data.start_offset))
         if producers is not None:
             log.producers.restore(_decode_producers(producers))
+            log.transactions.restore(log.producers.open_transactions())
     except msgspec.MsgspecError as error:
         raise LogInconsistent(meta_handle.stream_id, f"the checkpoint can not be read: {error}") from error
     if recovery_offset > data.next_offset:
         raise LogInconsistent(data.stream_id, f"the checkpoint is of offset {recovery_offset}, the log ends at {data.next_offset}")
     if recovery_offset < data.next_offset:
-        await _scan(storage, log, recovery_offset, now_ms)
+        try:
+            await _scan(storage, log, recovery_offset, now_ms)
+        except BatchCorrupt as error:
+            raise LogInconsistent(data.stream_id, str(error)) from error
+        log.transactions.confirm(data.next_offset)
     log.epochs.assign(data.epoch, data.next_offset)
     return log
 
@@ -166,11 +240,15 @@ async def _scan(storage: Storage, log: PartitionLog, recovery_offset: Offset, no
     while offset < end:
         before = offset
         for chunk in await storage.read(data.stream_id, offset, end, _SCAN_BYTES):
-            for _, header in iter_headers(chunk):
+            for at, header in iter_headers(chunk):
                 if header.base_offset < offset:
                     continue
+                marker = None
+                if header.is_control:
+                    batch = memoryview(chunk)[at : at + header.size_bytes]
+                    marker = decode_marker(batch, header.producer_id, header.producer_epoch)
                 log.epochs.assign(StreamEpoch(header.partition_leader_epoch), Offset(header.base_offset))
-                log.appended(header, Offset(header.base_offset), now_ms)
+                log.appended(header, Offset(header.base_offset), now_ms, marker)
                 offset = Offset(header.next_offset)
         if offset == before:
             raise LogInconsistent(data.stream_id, f"no batch begins at offset {before}, the log ends at {end}")

@@ -50,7 +50,7 @@ Operation: TypeAlias = Callable[[], Coroutine[None, None, None]]
 Subscribe: TypeAlias = Callable[[Callable[[MetadataDelta, MetadataImage], None]], None]
 
 BATCH_COUNT_MAX: Final = 500
-"""Partitions opened or closed with one RPC; each has two streams, and a request may name 2,000."""
+"""Partitions opened or closed with one RPC; each has three streams, and a request may name 2,000."""
 COLD_BYTES_MAX: Final = 128 * 1024 * 1024
 _RETRY_FIRST_S: Final = 0.05
 _RETRY_MAX_S: Final = 2.0

@@ -1,7 +1,8 @@
 """An open partition of which this broker is the leader: who waits for its high watermark, and whether it still takes records.
 
-Invariants: only records below the high watermark are ever readable, and it moves only over what is durable. Once `stop` was called nothing
-is appended any more, and everyone who waits is told at once.
+Invariants: only records below the high watermark are ever readable, and it moves only over what is durable; the last stable offset stands
+still at the earliest transaction whose end is not durable. Once `stop` was called nothing is appended any more, and everyone who waits is
+told at once.
 Must not: talk to the controller or open anything (`PartitionManager`), or know Kafka requests (handlers).
 Source: Kafka `Partition`, `DelayedOperationPurgatory`; AutoMQ trap 28 (delayed fetches are woken by what was confirmed).
 """
@@ -15,6 +16,7 @@ from broker.partition.log import PartitionLog
 from controller.metadata.records import PartitionRecord
 from stream.batch.header import Buffer
 from stream.ids import Offset
+from stream.reader.slices import AbortedTransaction
 from stream.storage import Storage
 
 if TYPE_CHECKING:
@@ -29,8 +31,9 @@ class PartitionStopped(Exception):
 
 
 class Partition:
-    __slots__ = ("_fetch_waits", "_high_watermark", "_storage", "_waiting", "accepts_records", "bytes_in", "bytes_out", "index",
-                 "leader_epoch", "log", "notice", "record", "requests_count", "stop_error", "topic_id", "topic_name")  # fmt: skip
+    __slots__ = ("_fetch_waits", "_high_watermark", "_last_stable_offset", "_storage", "_waiting", "accepts_records", "bytes_in",
+                 "bytes_out", "index", "leader_epoch", "log", "notice", "record", "requests_count", "stop_error", "topic_id",
+                 "topic_name")  # fmt: skip
 
     def __init__(self, record: PartitionRecord, topic_name: str, log: PartitionLog, storage: Storage) -> None:
         self.record = record
@@ -50,6 +53,7 @@ class Partition:
         self.requests_count = 0
         self._storage = storage
         self._high_watermark = log.data.confirmed_offset
+        self._last_stable_offset = log.transactions.last_stable(self._high_watermark)
         self._waiting: list[tuple[Offset, Settled]] = []
         self._fetch_waits: dict[FetchWait, None] = {}
         """In the order in which they came: a set would wake them in an order that no simulation can repeat."""
@@ -64,14 +68,26 @@ class Partition:
         return self._high_watermark
 
     @property
+    def last_stable_offset(self) -> Offset:
+        """Up to here a consumer that reads committed records may read."""
+        return max(self._last_stable_offset, self.log.data.start_offset)
+
+    @property
     def log_end_offset(self) -> Offset:
         return self.log.data.next_offset
 
     def advance(self, size_bytes: int) -> None:
         """The storage confirmed `size_bytes` of what was appended: wake those who wait for it."""
+        before, was_stable = self._high_watermark, self._last_stable_offset
         self._high_watermark = self.log.data.confirmed_offset
-        for wait in self._fetch_waits:
-            wait.progressed(size_bytes)
+        self._last_stable_offset = self.log.transactions.confirm(self._high_watermark)
+        if self._fetch_waits:
+            is_plain = was_stable == before and self._last_stable_offset == self._high_watermark
+            for wait in self._fetch_waits:
+                if is_plain or not wait.reads_committed:
+                    wait.progressed(size_bytes)
+                elif self._last_stable_offset > was_stable:
+                    wait.interrupt()
         if self._waiting:
             ready = [settled for offset, settled in self._waiting if offset <= self._high_watermark]
             self._waiting = [waiting for waiting in self._waiting if waiting[0] > self._high_watermark]
@@ -107,13 +123,22 @@ class Partition:
     def remove_fetch_wait(self, wait: FetchWait) -> None:
         self._fetch_waits.pop(wait, None)
 
-    def read_cached(self, offset: Offset, max_bytes: int) -> Sequence[Buffer] | None:
-        """Whole batches from the log cache, the first one whatever its size; None if they are not all there."""
-        return self._storage.read_cached(self.log.data.stream_id, offset, self._high_watermark, max_bytes)
+    def read_cached(self, offset: Offset, max_bytes: int, *, committed: bool = False) -> Sequence[Buffer] | None:
+        """Whole batches from the log cache, the first one whatever its size; None if they are not all there.
 
-    async def read(self, offset: Offset, max_bytes: int) -> Sequence[Buffer]:
+        committed: only those below the last stable offset, which lies behind `offset`.
+        """
+        end_offset = self.last_stable_offset if committed else self._high_watermark
+        return self._storage.read_cached(self.log.data.stream_id, offset, end_offset, max_bytes)
+
+    async def read(self, offset: Offset, max_bytes: int, *, committed: bool = False) -> Sequence[Buffer]:
         """Whole batches from wherever they are, the first one whatever its size. Cost: a GET or more if they are cold.
 
         Raises OffsetOutOfRange (trimmed meanwhile), and errors of the store.
         """
-        return await self._storage.read(self.log.data.stream_id, offset, self._high_watermark, max_bytes)
+        end_offset = self.last_stable_offset if committed else self._high_watermark
+        return await self._storage.read(self.log.data.stream_id, offset, end_offset, max_bytes)
+
+    async def read_aborted(self, start_offset: Offset, end_offset: Offset) -> list[AbortedTransaction]:
+        """As `PartitionLog.read_aborted`."""
+        return await self.log.read_aborted(self._storage, start_offset, end_offset)

@@ -1,12 +1,14 @@
-"""What a partition remembers of idempotent producers, so that a retried batch is written once.
+"""What a partition remembers of idempotent and transactional producers, so that a retried batch is written once and old ones are fenced.
 
-Per producer: its epoch and its last five batches. A batch is either next in line, a repetition of one of the five (answered with the old
-offset), certainly older than those (`DUPLICATE_SEQUENCE_NUMBER`: clients take it as success without an offset), or out of order.
+Per producer: its epoch, its last five batches, where its open transaction began, and the epoch of the coordinator that ended the last one.
+A batch is either next in line, a repetition of one of the five (answered with the old offset), certainly older than those
+(`DUPLICATE_SEQUENCE_NUMBER`: clients take it as success without an offset), or out of order.
 
 Invariants: `check` changes nothing, `record` is called only for what was really appended, and replaying the batch headers of the log
 gives the live state. "Certainly older" is said only of sequences that were appended since the producer became known here
 (`run_length`): what came before is unknown, and calling it a duplicate would lose records.
-Must not: expire by record timestamps. A producer that loads last year's data is as alive as any, so the broker's clock decides.
+Must not: expire by record timestamps. A producer that loads last year's data is as alive as any, so the broker's clock decides. Must not
+forget a producer whose transaction is open: nobody could end it then.
 
 Source: Kafka `ProducerStateManager`, `ProducerAppendInfo`; KIP-98; AutoMQ #1377, #1865.
 """
@@ -17,12 +19,14 @@ from typing import Final
 import msgspec
 
 from broker.wire.error_codes import ErrorCode
+from stream.batch.control import Marker
 from stream.ids import Millis, Offset
 
 CACHED_BATCHES_COUNT: Final = 5
 SEQUENCES_COUNT: Final = 1 << 31
 """Sequence numbers are 0 .. 2^31-1 and wrap to 0."""
 NO_PRODUCER_ID: Final = -1
+NO_SEQUENCE: Final = -1
 _RUN_LENGTH_MAX: Final = 1 << 30
 
 
@@ -44,6 +48,11 @@ class _Producer(msgspec.Struct, array_like=True):
     run_length: int
     """How many sequences before the next expected one are known to be in the log, at most 2^30."""
     batches: list[KnownBatch]
+    """Empty after a marker of a new epoch, and for coordinators, who write without sequences."""
+    transaction_first_offset: int = -1
+    """Of the open transaction; -1: none."""
+    coordinator_epoch: int = -1
+    """Of the last marker."""
 
 
 class ProducerSnapshot(msgspec.Struct, frozen=True, array_like=True):
@@ -73,27 +82,39 @@ class ProducerState:
     def __iter__(self) -> Iterator[int]:
         return iter(self._producers)
 
-    def check(self, producer_id: int, epoch: int, base_sequence: int, record_count: int) -> KnownBatch | ErrorCode | None:
-        """May this batch be appended? None: yes. A known batch: it is a repetition of that one. Changes nothing."""
+    def check(
+        self, producer_id: int, epoch: int, base_sequence: int, record_count: int, *, transactional: bool = False
+    ) -> KnownBatch | ErrorCode | None:
+        """May this batch be appended? None: yes. A known batch: it is a repetition of that one. Changes nothing.
+
+        base_sequence -1: of a coordinator on this broker, whose batches come in order by themselves.
+        """
         producer = self._producers.get(producer_id)
         if producer is None:
             return None
-        if epoch != producer.epoch:
-            if epoch < producer.epoch:
-                return ErrorCode.INVALID_PRODUCER_EPOCH
-            return None if base_sequence == 0 else ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER
-        batches = producer.batches
-        expected = (batches[-1].last_sequence + 1) % SEQUENCES_COUNT
-        if base_sequence == expected:
+        if epoch < producer.epoch:
+            return ErrorCode.INVALID_PRODUCER_EPOCH
+        verdict = None if base_sequence == NO_SEQUENCE else _check_sequence(producer, epoch, base_sequence, record_count)
+        if verdict is None and not transactional and producer.transaction_first_offset >= 0:
+            return ErrorCode.INVALID_TXN_STATE
+        return verdict
+
+    def check_marker(self, marker: Marker) -> ErrorCode | None:
+        """May this transaction be ended so? A marker for a producer without a transaction may come: it is a repetition, and harmless."""
+        producer = self._producers.get(marker.producer_id)
+        if producer is None:
             return None
-        last_sequence = (base_sequence + record_count - 1) % SEQUENCES_COUNT
-        for batch in reversed(batches):
-            if batch.base_sequence == base_sequence and batch.last_sequence == last_sequence:
-                return batch
-        behind = (expected - base_sequence) % SEQUENCES_COUNT
-        if record_count <= behind <= producer.run_length:
-            return ErrorCode.DUPLICATE_SEQUENCE_NUMBER
-        return ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER
+        if marker.producer_epoch < producer.epoch:
+            return ErrorCode.INVALID_PRODUCER_EPOCH
+        return ErrorCode.TRANSACTION_COORDINATOR_FENCED if marker.coordinator_epoch < producer.coordinator_epoch else None
+
+    def open_transactions(self) -> list[tuple[int, Offset]]:
+        """(producer id, first offset), in no particular order."""
+        return [
+            (producer.producer_id, Offset(producer.transaction_first_offset))
+            for producer in self._producers.values()
+            if producer.transaction_first_offset >= 0
+        ]
 
     def record(
         self,
@@ -105,34 +126,44 @@ class ProducerState:
         base_offset: Offset,
         end_offset: Offset,
         now_ms: Millis,
+        transactional: bool = False,
     ) -> None:
         """The batch was appended at [base_offset, end_offset). Trusts that `check` said yes, as replaying the log must."""
-        batch = KnownBatch(base_sequence, (base_sequence + record_count - 1) % SEQUENCES_COUNT, base_offset, end_offset)
         producer = self._producers.pop(producer_id, None)
-        if producer is None:
-            if len(self._producers) >= self._producers_count_max:
-                del self._producers[next(iter(self._producers))]
-            producer = _Producer(producer_id, epoch, now_ms, record_count, [batch])
-        elif producer.epoch != epoch:
-            producer = _Producer(producer_id, epoch, now_ms, record_count, [batch])
-        else:
-            producer.seen_ms = now_ms
+        if producer is None or producer.epoch != epoch:
+            producer = self._renewed(producer, producer_id, epoch)
+        producer.seen_ms = now_ms
+        self._producers[producer_id] = producer
+        if base_sequence != NO_SEQUENCE:
+            batch = KnownBatch(base_sequence, (base_sequence + record_count - 1) % SEQUENCES_COUNT, base_offset, end_offset)
             producer.run_length = min(producer.run_length + record_count, _RUN_LENGTH_MAX)
             producer.batches.append(batch)
             if len(producer.batches) > CACHED_BATCHES_COUNT:
                 del producer.batches[0]
-        self._producers[producer_id] = producer
+        if transactional and producer.transaction_first_offset < 0:
+            producer.transaction_first_offset = base_offset
+
+    def record_marker(self, marker: Marker, now_ms: Millis) -> None:
+        """The marker was appended. Its epoch fences older ones, even if the producer never wrote here."""
+        producer = self._producers.pop(marker.producer_id, None)
+        if producer is None or producer.epoch != marker.producer_epoch:
+            producer = self._renewed(producer, marker.producer_id, marker.producer_epoch)
+        producer.seen_ms = now_ms
+        self._producers[marker.producer_id] = producer
+        producer.transaction_first_offset = -1
+        producer.coordinator_epoch = max(producer.coordinator_epoch, marker.coordinator_epoch)
 
     def expire(self, now_ms: Millis, silent_ms: int) -> int:
         """Forget producers that wrote nothing for `silent_ms`; returns how many. They are kept in the order of their last write."""
-        count = 0
-        while self._producers:
-            producer_id, producer = next(iter(self._producers.items()))
+        silent: list[int] = []
+        for producer_id, producer in self._producers.items():
             if now_ms - producer.seen_ms <= silent_ms:
                 break
+            if producer.transaction_first_offset < 0:
+                silent.append(producer_id)
+        for producer_id in silent:
             del self._producers[producer_id]
-            count += 1
-        return count
+        return len(silent)
 
     def snapshot(self, offset: Offset) -> ProducerSnapshot:
         """Cost: grows with the producers, about 0.5 us each to encode. Encode before the state changes again."""
@@ -140,5 +171,40 @@ class ProducerState:
 
     def restore(self, snapshot: ProducerSnapshot) -> None:
         """Replaces the state. More producers than the limit: the longest silent ones are left out."""
-        kept = snapshot.producers[-self._producers_count_max :]
-        self._producers = {producer.producer_id: producer for producer in kept}
+        self._producers = {producer.producer_id: producer for producer in snapshot.producers}
+        while len(self._producers) > self._producers_count_max and self._forget_one():
+            pass
+
+    def _renewed(self, before: _Producer | None, producer_id: int, epoch: int) -> _Producer:
+        """A producer that is new here, or in a new epoch. The caller puts it behind all others, as it wrote last."""
+        if before is not None:
+            return _Producer(producer_id, epoch, before.seen_ms, 0, [], before.transaction_first_offset, before.coordinator_epoch)
+        if len(self._producers) >= self._producers_count_max:
+            self._forget_one()
+        return _Producer(producer_id, epoch, Millis(0), 0, [])
+
+    def _forget_one(self) -> bool:
+        """The longest silent one without an open transaction; False: all have one (fewer may be open than there may be producers)."""
+        for producer_id, producer in self._producers.items():
+            if producer.transaction_first_offset < 0:
+                del self._producers[producer_id]
+                return True
+        return False
+
+
+def _check_sequence(producer: _Producer, epoch: int, base_sequence: int, record_count: int) -> KnownBatch | ErrorCode | None:
+    """The epoch is not older than the producer's. A new epoch, or one of which nothing was written here, begins at 0."""
+    batches = producer.batches
+    if epoch != producer.epoch or not batches:
+        return None if base_sequence == 0 else ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER
+    expected = (batches[-1].last_sequence + 1) % SEQUENCES_COUNT
+    if base_sequence == expected:
+        return None
+    last_sequence = (base_sequence + record_count - 1) % SEQUENCES_COUNT
+    for batch in reversed(batches):
+        if batch.base_sequence == base_sequence and batch.last_sequence == last_sequence:
+            return batch
+    behind = (expected - base_sequence) % SEQUENCES_COUNT
+    if record_count <= behind <= producer.run_length:
+        return ErrorCode.DUPLICATE_SEQUENCE_NUMBER
+    return ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER

@@ -21,7 +21,6 @@ MESSAGE_BYTES_MAX_DEFAULT: Final = 1_048_588
 _MAGIC_AT: Final = 16
 _RECORD_BYTES_MIN: Final = 7
 _COMPRESSION_MAX: Final = 4
-_ATTRIBUTES_TRANSACTIONAL_OR_CONTROL: Final = 0x30
 _FOREVER_MS: Final = 2**63 - 1
 _NO_TIMESTAMP: Final = -1
 
@@ -60,8 +59,13 @@ class Refusal:
     record_errors: tuple[tuple[int, str], ...] = ()
 
 
-def validate_batch(records: memoryview | None, rules: TopicRules, now_ms: Millis) -> BatchHeader | Refusal:
-    """The header of the one batch in `records`, or why it is refused. 3 us for a small batch, plus the CRC's 27 GB/s."""
+def validate_batch(
+    records: memoryview | None, rules: TopicRules, now_ms: Millis, *, from_coordinator: bool = False
+) -> BatchHeader | Refusal:
+    """The header of the one batch in `records`, or why it is refused. 3 us for a small batch, plus the CRC's 27 GB/s.
+
+    from_coordinator: one of this broker's own, which may write in a producer's name without its sequence.
+    """
     if records is None or len(records) < HEADER_BYTES:
         return Refusal(ErrorCode.INVALID_RECORD, "exactly one record batch is needed for each partition")
     if records[_MAGIC_AT] != MAGIC:
@@ -73,7 +77,7 @@ def validate_batch(records: memoryview | None, rules: TopicRules, now_ms: Millis
             return Refusal(ErrorCode.CORRUPT_MESSAGE, "the batch does not match its CRC32C")
     except BatchCorrupt as error:
         return Refusal(ErrorCode.CORRUPT_MESSAGE, str(error))
-    refusal = _check_shape(header, len(records)) or _check_limits(header, rules, now_ms)
+    refusal = _check_shape(header, len(records)) or _check_producer(header, from_coordinator) or _check_limits(header, rules, now_ms)
     if refusal is None and rules.is_compacted:
         refusal = _check_keys(records)
     return header if refusal is None else refusal
@@ -85,16 +89,20 @@ def _check_shape(header: BatchHeader, size_bytes: int) -> Refusal | None:
     if header.record_count < 1 or header.last_offset_delta != header.record_count - 1:
         message = f"{header.record_count} records can not end at offset delta {header.last_offset_delta}"
         return Refusal(ErrorCode.INVALID_RECORD, message)
-    if header.attributes & _ATTRIBUTES_TRANSACTIONAL_OR_CONTROL:
-        if header.is_control:
-            return Refusal(ErrorCode.INVALID_RECORD, "control batches are written by brokers only")
-        return Refusal(ErrorCode.INVALID_TXN_STATE, "transactions are not served; use a producer without transactional.id")
     if header.compression == 0 and header.record_count * _RECORD_BYTES_MIN > size_bytes - HEADER_BYTES:
         return Refusal(ErrorCode.INVALID_RECORD, f"{header.record_count} records do not fit into {size_bytes} bytes")
     if header.compression > _COMPRESSION_MAX:
         return Refusal(ErrorCode.UNSUPPORTED_COMPRESSION_TYPE, f"compression type {header.compression} is not defined")
-    if header.producer_id >= 0 and (header.producer_epoch < 0 or header.base_sequence < 0):
+    return None
+
+
+def _check_producer(header: BatchHeader, from_coordinator: bool) -> Refusal | None:
+    if header.is_control:
+        return Refusal(ErrorCode.INVALID_RECORD, "control batches are written by brokers only")
+    if header.producer_id >= 0 and (header.producer_epoch < 0 or (header.base_sequence < 0 and not from_coordinator)):
         return Refusal(ErrorCode.INVALID_RECORD, "a batch with a producer id needs a producer epoch and a base sequence")
+    if header.producer_id < 0 and header.is_transactional:
+        return Refusal(ErrorCode.INVALID_RECORD, "a transactional batch needs a producer id")
     return None
 
 

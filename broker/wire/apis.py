@@ -54,6 +54,11 @@ CREATE_TOPICS: Final = _api(19, "CreateTopics", "create_topics", (2, 7), 5)
 DELETE_TOPICS: Final = _api(20, "DeleteTopics", "delete_topics", (1, 6), 4)
 INIT_PRODUCER_ID: Final = _api(22, "InitProducerId", "init_producer_id", (0, 4), 2)
 OFFSET_FOR_LEADER_EPOCH: Final = _api(23, "OffsetForLeaderEpoch", "offset_for_leader_epoch", (2, 4), 4)
+ADD_PARTITIONS_TO_TXN: Final = _api(24, "AddPartitionsToTxn", "add_partitions_to_txn", (0, 3), 3)
+ADD_OFFSETS_TO_TXN: Final = _api(25, "AddOffsetsToTxn", "add_offsets_to_txn", (0, 3), 3)
+END_TXN: Final = _api(26, "EndTxn", "end_txn", (0, 3), 3)
+WRITE_TXN_MARKERS: Final = _api(27, "WriteTxnMarkers", "write_txn_markers", (1, 1), 1)
+TXN_OFFSET_COMMIT: Final = _api(28, "TxnOffsetCommit", "txn_offset_commit", (0, 3), 3)
 DESCRIBE_CONFIGS: Final = _api(32, "DescribeConfigs", "describe_configs", (1, 4), 4)
 CREATE_PARTITIONS: Final = _api(37, "CreatePartitions", "create_partitions", (0, 3), 2)
 DELETE_GROUPS: Final = _api(42, "DeleteGroups", "delete_groups", (0, 2), 2)
@@ -63,6 +68,8 @@ ALTER_PARTITION_REASSIGNMENTS: Final = _api(45, "AlterPartitionReassignments", "
 LIST_PARTITION_REASSIGNMENTS: Final = _api(46, "ListPartitionReassignments", "list_partition_reassignments", (0, 0), 0)
 DESCRIBE_QUORUM: Final = _api(55, "DescribeQuorum", "describe_quorum", (0, 2), 0)
 DESCRIBE_CLUSTER: Final = _api(60, "DescribeCluster", "describe_cluster", (0, 1), 0)
+DESCRIBE_TRANSACTIONS: Final = _api(65, "DescribeTransactions", "describe_transactions", (0, 0), 0)
+LIST_TRANSACTIONS: Final = _api(66, "ListTransactions", "list_transactions", (0, 1), 0)
 
 APIS: Final[dict[int, ApiSpec]] = {
     api.key: api
@@ -85,6 +92,11 @@ APIS: Final[dict[int, ApiSpec]] = {
         DELETE_TOPICS,
         INIT_PRODUCER_ID,
         OFFSET_FOR_LEADER_EPOCH,
+        ADD_PARTITIONS_TO_TXN,
+        ADD_OFFSETS_TO_TXN,
+        END_TXN,
+        WRITE_TXN_MARKERS,
+        TXN_OFFSET_COMMIT,
         DESCRIBE_CONFIGS,
         CREATE_PARTITIONS,
         DELETE_GROUPS,
@@ -94,6 +106,8 @@ APIS: Final[dict[int, ApiSpec]] = {
         LIST_PARTITION_REASSIGNMENTS,
         DESCRIBE_QUORUM,
         DESCRIBE_CLUSTER,
+        DESCRIBE_TRANSACTIONS,
+        LIST_TRANSACTIONS,
     )
 }
 """By key, in the order in which ApiVersions lists them."""

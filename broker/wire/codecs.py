@@ -9,6 +9,8 @@ from types import ModuleType
 from typing import Any, Final, NamedTuple
 
 from broker.wire.gen import (
+    add_offsets_to_txn,
+    add_partitions_to_txn,
     alter_partition_reassignments,
     api_versions,
     create_partitions,
@@ -19,7 +21,9 @@ from broker.wire.gen import (
     describe_configs,
     describe_groups,
     describe_quorum,
+    describe_transactions,
     elect_leaders,
+    end_txn,
     fetch,
     find_coordinator,
     heartbeat,
@@ -30,12 +34,15 @@ from broker.wire.gen import (
     list_groups,
     list_offsets,
     list_partition_reassignments,
+    list_transactions,
     metadata,
     offset_commit,
     offset_fetch,
     offset_for_leader_epoch,
     produce,
     sync_group,
+    txn_offset_commit,
+    write_txn_markers,
 )
 from broker.wire.primitives import Reader, Writer
 
@@ -67,6 +74,13 @@ _MODULES: Final[tuple[ModuleType, ...]] = (
     list_partition_reassignments,
     describe_cluster,
     describe_quorum,
+    add_partitions_to_txn,
+    add_offsets_to_txn,
+    end_txn,
+    write_txn_markers,
+    txn_offset_commit,
+    describe_transactions,
+    list_transactions,
 )
 
 

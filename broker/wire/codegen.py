@@ -196,9 +196,9 @@ def _read_value(field: Field) -> str:
 def _read_array(field: Field, sizes: dict[str, int]) -> list[str]:
     if field.kind is Kind.INT32:
         return [f"{field.name} = r.{'' if field.null_from is None else 'nullable_'}i32s(f)"]
-    if field.kind not in {Kind.STRUCT, Kind.STRING}:
+    if field.kind not in {Kind.STRUCT, Kind.STRING, Kind.INT64}:
         raise UnsupportedSchema(f"{field.name}: no rule for arrays of {field.kind}")
-    least = sizes[field.struct] if field.kind is Kind.STRUCT else 1
+    least = sizes[field.struct] if field.kind is Kind.STRUCT else field.kind.least_bytes
     value = _read_value(field)
     if field.null_from is None:
         return [f"{field.name} = [{value} for _ in range(r.count(f, {least}))]"]
@@ -270,7 +270,7 @@ def _write_array(field: Field, writer: str) -> list[str]:
     name = f"m.{field.name}"
     if field.kind is Kind.INT32:
         return [f"{writer}.{'' if field.null_from is None else 'nullable_'}i32s({name}, f)"]
-    element = f"_write_{field.struct}({writer}, x, v, f)" if field.kind is Kind.STRUCT else f"{writer}.string(x, f)"
+    element = _write_element(field, writer)
     if field.null_from is None:
         return [f"{writer}.length(len({name}), f)", f"for x in {name}:", f"    {element}"]
     is_late = field.null_from > field.first
@@ -284,6 +284,12 @@ def _write_array(field: Field, writer: str) -> list[str]:
         "    for x in xs:",
         f"        {element}",
     ]
+
+
+def _write_element(field: Field, writer: str) -> str:
+    if field.kind is Kind.STRUCT:
+        return f"_write_{field.struct}({writer}, x, v, f)"
+    return f"{writer}.string(x, f)" if field.kind is Kind.STRING else f"{writer} += _pack_{field.kind.code}(x)"
 
 
 def _write_tags(struct: Struct) -> list[str]:

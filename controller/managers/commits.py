@@ -147,7 +147,7 @@ class _Commit:
             return
         elector = Elector(self._image, self._live)
         for partition in moving:
-            if elector.eligible and not any(self._is_open(item) for item in (partition.meta_stream_id, partition.data_stream_id)):
+            if elector.eligible and not any(map(self._is_open, partition.stream_ids)):
                 self._changes.records.append(elector.elect(partition, self._now_ms))
 
     def _is_open(self, stream_id: StreamId) -> bool:

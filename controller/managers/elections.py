@@ -86,7 +86,7 @@ class Elector:
 
 def has_open_stream(image: MetadataImage, partition: PartitionRecord) -> bool:
     """Somebody, dead or alive, may still be writing under the old leader epoch."""
-    streams = (image.streams.get(partition.meta_stream_id), image.streams.get(partition.data_stream_id))
+    streams = map(image.streams.get, partition.stream_ids)
     return any(stream is not None and stream.opened for stream in streams)
 
 

@@ -25,7 +25,7 @@ class Placement:
         self._known = frozenset(registered)
         self._live = frozenset(node.node_id for node in image.nodes if node.node_id in live and not (node.fenced or node.draining))
         self._brokers: list[NodeId] = [node_id for node_id in registered if node_id in self._live] or registered
-        self._next = image.next_stream_id // 2
+        self._next = image.next_stream_id // 3
 
     def candidates(self, count: int, factor: int) -> list[tuple[NodeId, ...]]:
         """For `count` partitions. factor -1: three, or as many as there are brokers."""

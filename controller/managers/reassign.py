@@ -165,7 +165,7 @@ def overdue_sources(image: MetadataImage, now_ms: Millis) -> dict[WalIdentity, P
         partition = image.topics.partition(key)
         if partition is None or partition.target_replicas is None or partition.move is None or partition.move.deadline_ms > now_ms:
             continue
-        for stream_id in (partition.meta_stream_id, partition.data_stream_id):
+        for stream_id in partition.stream_ids:
             stream = image.streams.get(stream_id)
             if stream is not None and stream.opened and image.nodes.is_alive(stream.owner):
                 found.setdefault(stream.owner, key)

@@ -72,12 +72,13 @@ class _Maker:
 
     def add(self, topic_id: UUID, partition: int, replicas: tuple[NodeId, ...]) -> None:
         leader = self._elector.choose(replicas)
-        meta, data = self._next_stream_id, StreamId(self._next_stream_id + 1)
-        self._next_stream_id = StreamId(data + 1)
+        meta, data, txn = (StreamId(self._next_stream_id + more) for more in range(3))
+        self._next_stream_id = StreamId(txn + 1)
         self.records += [
-            PartitionRecord(topic_id, partition, replicas, leader.node_id, leader.node_epoch, StreamEpoch(0), meta, data),
+            PartitionRecord(topic_id, partition, replicas, leader.node_id, leader.node_epoch, StreamEpoch(0), meta, data, txn),
             StreamCreated(meta, topic_id, partition, "meta"),
             StreamCreated(data, topic_id, partition, "data"),
+            StreamCreated(txn, topic_id, partition, "txn"),
         ]
 
 
@@ -210,5 +211,5 @@ def _grow(image: MetadataImage, request: NewPartitions, maker: _Maker) -> None:
 
 
 def _removal(topic: TopicState) -> list[Record]:
-    streams = [stream_id for partition in topic.partitions for stream_id in (partition.meta_stream_id, partition.data_stream_id)]
+    streams = [stream_id for partition in topic.partitions for stream_id in partition.stream_ids]
     return [*(StreamRemoved(stream_id) for stream_id in streams), TopicRemoved(topic.topic_id)]

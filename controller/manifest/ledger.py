@@ -16,7 +16,7 @@ from uuid import UUID
 from controller.manifest.changes import ManifestChanges
 from controller.metadata.image import MetadataImage
 from controller.metadata.objects import ObjectsImage
-from controller.metadata.streams import LogEntry
+from controller.metadata.streams import LogEntry, StreamState
 from controller.metadata.topics import PartitionKey, PartitionState
 from stream.ids import Offset
 from stream.manifest.codec import Draft, encode_entries, encode_shard
@@ -29,6 +29,7 @@ from stream.manifest.model import (
     PartitionEntry,
     SectionRef,
     Shard,
+    StreamEntry,
     TopicEntry,
 )
 
@@ -37,6 +38,8 @@ VERSIONS_MAX = 32
 
 _ENTRIES_NEVER = Entries(array("q", [0]), array("q"), array("q"), array("q"), array("q"), b"", ())
 _NOWHERE = SectionRef(0, 0, 0, 0, 0)
+_KINDS = frozenset({"data", "txn"})
+"""Of streams that the manifest tells of. Only brokers read meta streams."""
 
 
 @dataclass(slots=True)
@@ -62,19 +65,30 @@ class _Page:
 
 
 @dataclass(slots=True)
-class _Partition:
+class _Stream:
     stream_id: int = -1
-    leader: int = -1
-    leader_epoch: int = -1
     log_start: int = 0
     end_offset: int = 0
     pages: list[_Page] = field(default_factory=list[_Page])
     inline: Entries = _ENTRIES_NEVER
 
+    def entry(self) -> StreamEntry:
+        return StreamEntry(self.stream_id, self.log_start, self.end_offset, tuple(page.ref for page in self.pages), self.inline)
+
+
+@dataclass(slots=True)
+class _Partition:
+    leader: int = -1
+    leader_epoch: int = -1
+    data: _Stream = field(default_factory=_Stream)
+    txn: _Stream = field(default_factory=_Stream)
+
+    @property
+    def streams(self) -> tuple[_Stream, _Stream]:
+        return self.data, self.txn
+
     def entry(self, number: int) -> PartitionEntry:
-        end = self.end_offset
-        pages = tuple(page.ref for page in self.pages)
-        return PartitionEntry(number, self.stream_id, self.leader, self.leader_epoch, self.log_start, end, end, end, pages, self.inline)
+        return PartitionEntry(number, self.leader, self.leader_epoch, self.data.entry(), self.txn.entry())
 
 
 @dataclass(slots=True)
@@ -130,13 +144,14 @@ class Ledger:
             self._touch(key, image)
         for stream_id in changes.stream_ids:
             stream = image.streams.get(stream_id)
-            if stream is not None and stream.kind == "data":
+            if stream is not None and stream.kind in _KINDS:
                 self._touch(PartitionKey(stream.topic_id, stream.partition), image)
         for stream_id, (low, high) in changes.rewritten.items():
             stream = image.streams.get(stream_id)
-            if stream is not None and stream.kind == "data" and stream.topic_id in self._topics:
+            if stream is not None and stream.kind in _KINDS and stream.topic_id in self._topics:
                 partition = self._topics[stream.topic_id].of(stream.partition)
-                partition.pages = [page for page in partition.pages if page.ref.end_offset <= low or page.ref.start_offset >= high]
+                found = partition.data if stream.kind == "data" else partition.txn
+                found.pages = [page for page in found.pages if page.ref.end_offset <= low or page.ref.start_offset >= high]
         if self._dirty:
             self._empty_versions(version)
 
@@ -151,7 +166,7 @@ class Ledger:
                 if taken >= entries_max:
                     return False
                 number = next(iter(numbers))
-                more, whole = self._capture_partition(topic.of(number), state.partitions[number], image, entries_max - taken)
+                more, whole = self._capture_partition(topic.of(number), state.partitions[number], image, max(1, entries_max - taken))
                 taken += more + 1
                 if whole:
                     numbers.discard(number)
@@ -184,9 +199,8 @@ class Ledger:
         for topic in self._topics.values():
             for shard in topic.shards:
                 found[shard.section.version] += shard.section.stored_bytes
-                for partition in shard.partitions:
-                    for page in partition.pages:
-                        found[page.ref.section.version] += page.ref.section.stored_bytes
+                for page in (page for partition in shard.partitions for stream in partition.streams for page in stream.pages):
+                    found[page.ref.section.version] += page.ref.section.stored_bytes
         del found[_NOWHERE.version]
         return found
 
@@ -227,21 +241,33 @@ class Ledger:
             for index, shard in enumerate(topic.shards):
                 moved = shard.section.version in emptied
                 for number, partition in enumerate(shard.partitions, index * PARTITIONS_PER_SHARD):
-                    kept = [page for page in partition.pages if page.ref.section.version not in emptied]
-                    if len(kept) < len(partition.pages):
-                        partition.pages = kept
-                        self._dirty.setdefault((topic_id, index), set()).add(number)
+                    for stream in partition.streams:
+                        kept = [page for page in stream.pages if page.ref.section.version not in emptied]
+                        if len(kept) < len(stream.pages):
+                            stream.pages = kept
+                            self._dirty.setdefault((topic_id, index), set()).add(number)
                 if moved:
                     self._dirty.setdefault((topic_id, index), set())
 
     # --- capturing --------------------------------------------------------------------------------------------------------------------
 
     def _capture_partition(self, partition: _Partition, state: PartitionState, image: MetadataImage, entries_max: int) -> tuple[int, bool]:
-        """-> (entries taken, whether that is all). Pages that are still right are kept; what they do not hold is taken."""
-        stream = image.streams.get(state.data_stream_id)
-        assert stream is not None, f"partition {state.topic_id}-{state.partition} has no data stream"
+        """-> (entries taken, whether that is all)."""
+        taken = 0
+        for captured, stream_id in ((partition.data, state.data_stream_id), (partition.txn, state.txn_stream_id)):
+            stream = image.streams.get(stream_id)
+            assert stream is not None, f"partition {state.topic_id}-{state.partition} has no stream {stream_id}"
+            more, whole = self._capture_stream(captured, stream, image, entries_max - taken)
+            taken += more
+            if not whole:
+                return taken, False
+        partition.leader, partition.leader_epoch = state.leader, state.leader_epoch
+        return taken, True
+
+    def _capture_stream(self, captured: _Stream, stream: StreamState, image: MetadataImage, entries_max: int) -> tuple[int, bool]:
+        """As `_capture_partition`. Pages that are still right are kept; what they do not hold is taken."""
         entries = stream.entries
-        kept = [page for page in partition.pages if page.ref.end_offset > stream.start_offset]
+        kept = [page for page in captured.pages if page.ref.end_offset > stream.start_offset]
         taken = 0
         pages: list[_Page] = []
         at = 0
@@ -251,7 +277,7 @@ class Ledger:
                 at = _index(entries, pages.pop().ref.start_offset)
             for cut in _cuts(at, low):
                 if taken >= entries_max:
-                    partition.pages = pages + kept[index:]
+                    captured.pages = pages + kept[index:]
                     return taken, False
                 pages.append(self._new_page(entries[cut[0] : cut[1]], image.objects))
                 taken += cut[1] - cut[0]
@@ -261,16 +287,15 @@ class Ledger:
             if pages and at - _index(entries, pages[-1].ref.start_offset) + len(entries) - at <= PAGE_ENTRIES_MAX:
                 at = _index(entries, pages.pop().ref.start_offset)
             if taken >= entries_max:
-                partition.pages = pages
+                captured.pages = pages
                 return taken, False
             end = min(at + PAGE_ENTRIES_MAX, len(entries))
             pages.append(self._new_page(entries[at:end], image.objects))
             taken += end - at
             at = end
-        partition.inline = _entries(entries[at:], image.objects) if at < len(entries) else _nothing(stream.end_offset)
-        partition.pages = pages
-        partition.stream_id, partition.leader, partition.leader_epoch = state.data_stream_id, state.leader, state.leader_epoch
-        partition.log_start, partition.end_offset = stream.start_offset, stream.end_offset
+        captured.inline = _entries(entries[at:], image.objects) if at < len(entries) else _nothing(stream.end_offset)
+        captured.pages = pages
+        captured.stream_id, captured.log_start, captured.end_offset = stream.stream_id, stream.start_offset, stream.end_offset
         return taken + len(entries) - at, True
 
     def _new_page(self, entries: list[LogEntry], objects: ObjectsImage) -> _Page:

@@ -73,10 +73,10 @@ def _check_partitions(topics: TopicsImage, streams: StreamsImage, nodes: NodesIm
             if partition.partition != index or led.pop(PartitionKey(topic.topic_id, index), None) != leader_of(partition):
                 raise broken(f"{topic.name}-{index}: the index of leaders is wrong")
             _check_partition(topic.name, partition, streams, nodes)
-            owned |= {partition.meta_stream_id, partition.data_stream_id}
+            owned.update(partition.stream_ids)
     if led:
         raise broken(f"the index of leaders names partitions that do not exist: {led}")
-    if stray := {stream.stream_id for stream in streams if stream.kind in {"meta", "data"}} - owned:
+    if stray := {stream.stream_id for stream in streams} - owned:
         raise broken(f"streams without a partition: {stray}")
 
 
@@ -90,7 +90,7 @@ def _check_partition(topic: str, partition: PartitionState, streams: StreamsImag
         raise broken(f"{name} is led by {leader}, whose WAL ended or who is no candidate")
     if partition.target_replicas is not None and (leader != NO_LEADER or partition.move is None or not partition.target_replicas):
         raise broken(f"{name} moves and is led by {leader}, or its move is not told")
-    for stream_id in (partition.meta_stream_id, partition.data_stream_id):
+    for stream_id in partition.stream_ids:
         stream = streams.get(stream_id)
         if stream is None or (stream.topic_id, stream.partition) != (partition.topic_id, partition.partition):
             raise broken(f"{name}: stream {stream_id} is missing or somebody else's")

@@ -68,9 +68,16 @@ class PartitionRecord(_Record, tag="partition", frozen=True, gc=False):
     leader_epoch: StreamEpoch
     meta_stream_id: StreamId
     data_stream_id: StreamId
+    txn_stream_id: StreamId
+    """What became of transactions, at the offsets of the data stream (`stream.transaction_log`). Empty until the first one."""
     target_replicas: tuple[NodeId, ...] | None = None
     """Set while the leader is being changed: the candidates afterwards. Nobody leads then, until the source has closed the streams."""
     move: Move | None = None
+
+    @property
+    def stream_ids(self) -> tuple[StreamId, StreamId, StreamId]:
+        """Opened and closed together."""
+        return self.meta_stream_id, self.data_stream_id, self.txn_stream_id
 
 
 class NodeRecord(_Record, tag="node", frozen=True, gc=False):

@@ -116,20 +116,27 @@ class PageRef:
 
 
 @dataclass(frozen=True, slots=True)
-class PartitionEntry:
-    """One partition. leader -1: nobody leads. Entries in pages, then those in `inline`, end at committed_end; what lies below log_start is
-    to be ignored. high_watermark and last_stable_offset are lower bounds: the tails of the WALs hold more."""
+class StreamEntry:
+    """One stream. Entries in pages, then those in `inline`, end at committed_end; what lies below log_start is to be ignored."""
 
-    partition: int
     stream_id: int
-    leader: int
-    leader_epoch: int
     log_start: int
     committed_end: int
-    high_watermark: int
-    last_stable_offset: int
     pages: tuple[PageRef, ...]
     inline: Entries
+
+
+@dataclass(frozen=True, slots=True)
+class PartitionEntry:
+    """One partition. leader -1: nobody leads. txn: events of transactions, at the offsets of `data` (`stream.transaction_log`).
+
+    The high watermark is not in here: it is the end of what the tails of the WALs hold beyond the committed end."""
+
+    partition: int
+    leader: int
+    leader_epoch: int
+    data: StreamEntry
+    txn: StreamEntry
 
 
 @dataclass(frozen=True, slots=True)

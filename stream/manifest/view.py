@@ -9,8 +9,9 @@ One event loop; calls wait for one another. Source: DESIGN.md 9, `reference/spar
 import asyncio
 import re
 from collections import OrderedDict
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Awaitable, Callable, Sequence
+from dataclasses import dataclass, replace
+from typing import TypeVar
 from uuid import UUID
 
 from objectstore.errors import ObjectNotFound
@@ -19,12 +20,24 @@ from stream.errors import ObjectCorrupt
 from stream.ids import StreamId
 from stream.keys import MANIFEST_ROOT, manifest_key, manifest_prefix, parse_manifest_key
 from stream.manifest import codec
-from stream.manifest.errors import ManifestNotFound, ManifestWentBack, SeveralClusters, UnknownPartition
-from stream.manifest.model import PARTITIONS_PER_SHARD, Entries, ManifestRoot, PageRef, PartitionEntry, SectionRef, Shard, TopicEntry
+from stream.manifest.errors import ManifestNotFound, ManifestWentBack, OffsetsLost, OffsetsMissing, SeveralClusters, UnknownPartition
+from stream.manifest.model import (
+    PARTITIONS_PER_SHARD,
+    Entries,
+    ManifestRoot,
+    PageRef,
+    PartitionEntry,
+    SectionRef,
+    Shard,
+    StreamEntry,
+    TopicEntry,
+)
 from stream.manifest.plan import OffsetRange, Source, TailRange, joined_tail, pages_wanted, plan
 from stream.manifest.sections import SectionReader, load_root
 from stream.manifest.tail import WalTails
-from stream.reader.slices import Slice
+from stream.manifest.transactions import TransactionEvents
+from stream.reader.errors import ObjectGone
+from stream.reader.slices import AbortedTransaction, Slice
 
 PROBE_S = 60.0
 """Within this time since the newest version was known for sure, its successor cannot have been published and deleted again
@@ -38,12 +51,18 @@ _SLOW_S = 20.0
 PAGE_CACHE_ENTRIES_MAX = 300_000
 """About 40 MiB with their keys."""
 
+_TXN_READS_MAX = 32
+"""Txn streams that are read at once."""
+
+_T = TypeVar("_T")
+_K = TypeVar("_K")
+
 
 @dataclass(frozen=True, slots=True)
 class PartitionState:
     """One partition now. end_offset: of what is durable, WAL tails included; committed_end: of what needs no WAL.
 
-    There are no transactions yet: everything durable is stable.
+    last_stable_offset: up to where transactions are decided, if it was asked for; never goes back.
     """
 
     topic: str
@@ -54,14 +73,17 @@ class PartitionState:
     log_start: int
     committed_end: int
     end_offset: int
+    last_stable_offset: int | None = None
 
     @property
     def high_watermark(self) -> int:
         return self.end_offset
 
-    @property
-    def last_stable_offset(self) -> int:
-        return self.end_offset
+    def readable_end(self, *, committed: bool) -> int:
+        """For one who reads committed records, or all."""
+        end = self.last_stable_offset if committed else self.end_offset
+        assert end is not None, "the last stable offset was not asked for"
+        return max(end, self.log_start)
 
 
 class ClusterView:
@@ -73,6 +95,9 @@ class ClusterView:
         self._cluster_id = cluster_id
         self._sections = SectionReader(store, cluster_id)
         self._tails = WalTails(store)
+        self._events = TransactionEvents(store)
+        self._unstable: dict[int, tuple[int, int]] = {}
+        """Of a txn stream: the end at which it was read last, and what its last event said."""
         self._root: ManifestRoot | None = None
         self._topics: dict[str, TopicEntry] = {}
         self._newest_at = 0.0
@@ -104,28 +129,35 @@ class ClusterView:
         matches = re.compile(pattern or ".*").fullmatch
         return sorted((topic for topic in self.root.topics if matches(topic.name)), key=lambda topic: topic.name)
 
-    async def partitions(self, topics: Sequence[str]) -> list[PartitionState]:
-        """Every partition of these topics, as of the last refresh. Raises UnknownPartition for a topic that does not exist."""
-        async with self._lock:
-            for attempt in range(_TRIES_MAX):
-                try:
-                    return await self._states(topics)
-                except ObjectNotFound:
-                    if attempt == _TRIES_MAX - 1:
-                        raise
-                    await self._reload()
-        raise AssertionError("the last attempt raises")
+    async def partitions(self, topics: Sequence[str], *, committed: bool = False) -> list[PartitionState]:
+        """Every partition of these topics, as of the last refresh. Raises UnknownPartition for a topic that does not exist.
+
+        committed: with last stable offsets. Cost: a GET or two more for each partition whose transactions went on since the last time.
+        """
+        return await self._tried(lambda: self._states(topics, committed))
 
     async def plan(self, wanted: Sequence[OffsetRange], *, timestamp_from_ms: int | None = None) -> list[Slice]:
         """Slices that cover the wanted offsets exactly once, in the order of `wanted`. See `stream.manifest.plan`.
 
         Raises UnknownPartition, OffsetsLost, OffsetsMissing. Cost: a GET per shard and per 4 MiB of pages that are not in the cache.
         """
+        return await self._tried(lambda: self._plan(wanted, timestamp_from_ms))
+
+    async def aborted(self, wanted: Sequence[OffsetRange]) -> dict[int, list[AbortedTransaction]]:
+        """By data stream id (every one that is asked for) what is aborted of the ranges: the same whenever it is asked.
+
+        Raises UnknownPartition; OffsetsLost if it is not known any more; OffsetsMissing for what is not decided yet. Cost: one or more GETs
+        for each range, none for partitions without transactions.
+        """
+        return await self._tried(lambda: self._aborted(wanted))
+
+    async def _tried(self, look: Callable[[], Awaitable[_T]]) -> _T:
+        """Again on a newer manifest where something is gone: this view is old."""
         async with self._lock:
             for attempt in range(_TRIES_MAX):
                 try:
-                    return await self._plan(wanted, timestamp_from_ms)
-                except ObjectNotFound:
+                    return await look()
+                except (ObjectNotFound, ObjectGone):
                     if attempt == _TRIES_MAX - 1:
                         raise
                     await self._reload()
@@ -210,19 +242,25 @@ class ClusterView:
             raise UnknownPartition(name, None)
         return found
 
-    async def _states(self, names: Sequence[str]) -> list[PartitionState]:
+    async def _states(self, names: Sequence[str], committed: bool) -> list[PartitionState]:
         topics = [self._topic(name) for name in names]
         await self._load_shards([ref for topic in topics for ref in topic.shards])
-        return [self._state(topic, entry) for topic in topics for ref in topic.shards for entry in self._shards[ref].partitions]
+        found = [(topic, entry) for topic in topics for ref in topic.shards for entry in self._shards[ref].partitions]
+        states = [self._state(topic, entry) for topic, entry in found]
+        if not committed:
+            return states
+        stable = await _gathered(
+            [(topic, entry, state.end_offset) for (topic, entry), state in zip(found, states, strict=True)], self._stable_end
+        )
+        return [replace(state, last_stable_offset=end) for state, end in zip(states, stable, strict=True)]
 
     def _state(self, topic: TopicEntry, entry: PartitionEntry) -> PartitionState:
-        _, end = self._tail_of(entry)
-        stream_id = StreamId(entry.stream_id)
-        return PartitionState(
-            topic.name, topic.topic_id, entry.partition, stream_id, entry.leader, entry.log_start, entry.committed_end, end
-        )
+        data = entry.data
+        _, end = self._tail_of(data)
+        stream_id = StreamId(data.stream_id)
+        return PartitionState(topic.name, topic.topic_id, entry.partition, stream_id, entry.leader, data.log_start, data.committed_end, end)
 
-    def _tail_of(self, entry: PartitionEntry) -> tuple[list[TailRange], int]:
+    def _tail_of(self, entry: StreamEntry) -> tuple[list[TailRange], int]:
         """What follows the committed end without a gap, and where that ends."""
         position = max(entry.committed_end, entry.log_start)
         tail = joined_tail(position, self._tails.ranges_of(StreamId(entry.stream_id)))
@@ -231,15 +269,69 @@ class ClusterView:
     async def _plan(self, wanted: Sequence[OffsetRange], timestamp_from_ms: int | None) -> list[Slice]:
         refs = [self._shard_of(item) for item in wanted]
         await self._load_shards(refs)
-        entries = [self._entry(ref, item) for ref, item in zip(refs, wanted, strict=True)]
-        pages = [pages_wanted(entry.pages, item, timestamp_from_ms) for entry, item in zip(entries, wanted, strict=True)]
+        entries = [self._entry(ref, item).data for ref, item in zip(refs, wanted, strict=True)]
+        planned = await self._slices(list(zip(wanted, entries, strict=True)), timestamp_from_ms)
+        return [part for parts in planned for part in parts]
+
+    async def _slices(self, wanted: Sequence[tuple[OffsetRange, StreamEntry]], timestamp_from_ms: int | None = None) -> list[list[Slice]]:
+        """Of ranges of streams, be they data or events."""
+        pages = [pages_wanted(entry.pages, item, timestamp_from_ms) for item, entry in wanted]
         loaded = await self._load_pages([page for group in pages for page in group])
-        slices: list[Slice] = []
-        for item, entry, group in zip(wanted, entries, pages, strict=True):
+        slices: list[list[Slice]] = []
+        for (item, entry), group in zip(wanted, pages, strict=True):
             tail, end = self._tail_of(entry)
             runs = [*(loaded[page.section] for page in group), entry.inline]
-            slices += plan(item, Source(entry.stream_id, entry.log_start, end, runs, tail), timestamp_from_ms)
+            slices.append(plan(item, Source(entry.stream_id, entry.log_start, end, runs, tail), timestamp_from_ms))
         return slices
+
+    # --- transactions -----------------------------------------------------------------------------------------------------------------
+
+    async def _stable_end(self, wanted: tuple[TopicEntry, PartitionEntry, int]) -> int:
+        """What the last event below the end of the data says."""
+        topic, entry, end_offset = wanted
+        txn = entry.txn
+        _, txn_end = self._tail_of(txn)
+        if txn_end <= txn.log_start:
+            return end_offset
+        known = self._unstable.get(txn.stream_id)
+        if known is not None and known[0] == txn_end <= end_offset:
+            unstable = known[1]
+        else:
+            # A tail may show events of slots whose data follow a hole that was not there yet: then the last one is not the one that counts.
+            low = txn_end if txn_end <= end_offset else min(txn.committed_end, end_offset)
+            item = OffsetRange(topic.name, entry.partition, max(txn.log_start, low - 1), txn_end)
+            (slices,) = await self._slices([(item, txn)])
+            last = await self._events.last(slices, end_offset)
+            unstable = -1 if last is None else last.event.first_unstable_offset
+            if txn_end <= end_offset:
+                self._unstable[txn.stream_id] = txn_end, unstable
+        return end_offset if unstable < 0 else unstable
+
+    async def _aborted(self, wanted: Sequence[OffsetRange]) -> dict[int, list[AbortedTransaction]]:
+        refs = [self._shard_of(item) for item in wanted]
+        await self._load_shards(refs)
+        found: dict[int, list[AbortedTransaction]] = {}
+        entries = [self._entry(ref, item) for ref, item in zip(refs, wanted, strict=True)]
+        aborted = await _gathered(list(zip(wanted, entries, strict=True)), self._aborted_of)
+        for entry, transactions in zip(entries, aborted, strict=True):
+            found.setdefault(entry.data.stream_id, []).extend(transactions)
+        return found
+
+    async def _aborted_of(self, wanted: tuple[OffsetRange, PartitionEntry]) -> list[AbortedTransaction]:
+        item, entry = wanted
+        topic, partition, start, end = item
+        txn = entry.txn
+        _, data_end = self._tail_of(entry.data)
+        _, txn_end = self._tail_of(txn)
+        stable = await self._stable_end((self._topic(topic), entry, data_end))
+        if start < txn.log_start:
+            raise OffsetsLost(topic, partition, start, min(end, txn.log_start), txn.log_start)
+        if end > stable:
+            raise OffsetsMissing(topic, partition, max(start, stable), end)
+        if start >= min(end, txn_end):
+            return []
+        (slices,) = await self._slices([(OffsetRange(topic, partition, start, txn_end), txn)])
+        return await self._events.aborted(slices, start, end)
 
     def _shard_of(self, item: OffsetRange) -> SectionRef:
         topic = self._topic(item.topic)
@@ -280,6 +372,17 @@ class ClusterView:
             _, dropped = self._pages.popitem(last=False)
             self._page_entries -= len(dropped)
         return loaded
+
+
+async def _gathered(items: Sequence[_K], look: Callable[[_K], Awaitable[_T]]) -> list[_T]:
+    """Of each item, some at once, in their order."""
+    turns = asyncio.Semaphore(_TXN_READS_MAX)
+
+    async def one(item: _K) -> _T:
+        async with turns:
+            return await look(item)
+
+    return await asyncio.gather(*(one(item) for item in items))
 
 
 async def only_cluster(store: ObjectStore) -> str:

@@ -22,7 +22,7 @@ from stream.reader.arrow import Array, pa, pc
 from stream.reader.errors import ObjectGone
 from stream.reader.read import read_slices
 from stream.reader.read_sync import BackgroundLoop, background
-from stream.reader.slices import Slice
+from stream.reader.slices import AbortedTransaction, Slice
 
 DEADLINE_S: Final = 300.0
 """Of one look, whatever it needs; requests have shorter ones of their own."""
@@ -44,9 +44,12 @@ class StoreCluster:
     store_url: str
     cluster_id: str = ""
 
-    def partitions(self, topic: str) -> list[PartitionState]:
-        """As of now. Raises UnknownPartition, ManifestNotFound, SeveralClusters, InvalidStoreUrl, the store's errors; so do all below."""
-        return background().run(self._partitions(topic), DEADLINE_S)
+    def partitions(self, topic: str, *, committed: bool = False) -> list[PartitionState]:
+        """As of now; committed: with last stable offsets.
+
+        Raises UnknownPartition, ManifestNotFound, SeveralClusters, InvalidStoreUrl, the store's errors; so do all below.
+        """
+        return background().run(self._partitions(topic, committed), DEADLINE_S)
 
     def plan(self, ranges: Sequence[OffsetRange], timestamp_from_ms: int | None = None) -> list[Slice]:
         """As of the last look. Raises as `ClusterView.plan`."""
@@ -55,6 +58,10 @@ class StoreCluster:
     def plan_anew(self, ranges: Sequence[OffsetRange]) -> list[Slice]:
         """As of now."""
         return background().run(self._plan_anew(ranges), DEADLINE_S)
+
+    def aborted(self, ranges: Sequence[OffsetRange]) -> dict[int, list[AbortedTransaction]]:
+        """As `ClusterView.aborted`, as of now."""
+        return background().run(self._aborted(ranges), DEADLINE_S)
 
     def root(self) -> ManifestRoot:
         """The manifest of the last look."""
@@ -82,10 +89,10 @@ class StoreCluster:
             view = views[self.store_url, self.cluster_id] = ClusterView(await shared.store(self.store_url), self.cluster_id)
         return view
 
-    async def _partitions(self, topic: str) -> list[PartitionState]:
+    async def _partitions(self, topic: str, committed: bool) -> list[PartitionState]:
         view = await self.view()
         await view.refresh()
-        return await view.partitions([topic])
+        return await view.partitions([topic], committed=committed)
 
     async def _plan(self, ranges: Sequence[OffsetRange], timestamp_from_ms: int | None) -> list[Slice]:
         return await (await self.view()).plan(ranges, timestamp_from_ms=timestamp_from_ms)
@@ -94,6 +101,11 @@ class StoreCluster:
         view = await self.view()
         await view.refresh()
         return await view.plan(ranges)
+
+    async def _aborted(self, ranges: Sequence[OffsetRange]) -> dict[int, list[AbortedTransaction]]:
+        view = await self.view()
+        await view.refresh()
+        return await view.aborted(ranges)
 
     async def _root(self) -> ManifestRoot:
         return (await self.view()).root

@@ -1,6 +1,7 @@
 """Read slices to their end although objects go meanwhile: what is gone is planned anew by its offsets.
 
-Invariants: every offset of the slices is given once, or there is an error that names it; whichever objects hold them, rows are the same.
+Invariants: every offset of the slices is given once, or there is an error that names it; whichever objects hold them, rows are the same,
+also if only committed ones are wanted: what was aborted is looked up once, before anything is read, for what is decided stays so.
 Renewed plans are of the newest manifest and of the same streams: a topic that was deleted and created again is a loss, not other rows.
 Source: `reference/spark.md` 7.3 and 7.4.
 """
@@ -8,6 +9,7 @@ Source: `reference/spark.md` 7.3 and 7.4.
 import time
 from collections.abc import Callable, Generator, Mapping, Sequence
 from contextlib import closing
+from dataclasses import replace
 from typing import Final
 
 import structlog
@@ -19,6 +21,7 @@ from stream.reader.arrow import RecordBatch
 from stream.reader.cluster import REPLANS_MAX, StoreCluster
 from stream.reader.config import ReadConfig
 from stream.reader.errors import ObjectGone
+from stream.reader.read import AbortedByStream
 from stream.reader.read_sync import read_slices_sync
 from stream.reader.slices import Slice
 
@@ -31,6 +34,8 @@ Lost = Callable[[StreamError], None]
 """Told what can not be read any more: OffsetsLost, UnknownPartition or TopicReplaced. It raises, or those offsets are left out."""
 
 Planner = Callable[[Sequence[OffsetRange]], list[Slice]]
+Decider = Callable[[Sequence[OffsetRange]], AbortedByStream]
+"""Names every stream that is asked for."""
 
 
 def refuse(error: StreamError) -> None:
@@ -44,15 +49,23 @@ def read_renewed(
     columns: Sequence[str],
     config: ReadConfig | None = None,
     *,
+    committed: bool = False,
     min_timestamp_ms: int | None = None,
     pause_ms: int = PAUSE_MS,
     lost: Lost = refuse,
 ) -> Generator[RecordBatch, None, None]:
-    """As `read_slices_sync`. Raises ObjectGone only if objects go faster than plans are renewed; OffsetsMissing, ReadError."""
+    """As `read_slices_sync`. committed: leave out aborted transactions; slices must end at last stable offsets or below.
+
+    Raises ObjectGone only if objects go faster than plans are renewed; OffsetsMissing, ReadError.
+    """
+    aborted: AbortedByStream | None = None
+    if committed:
+        slices, aborted = decided(cluster.aborted, slices, lost)
     tries = 0
     while slices:
         try:
-            with closing(read_slices_sync(cluster.store_url, slices, columns, config=config, min_timestamp_ms=min_timestamp_ms)) as batches:
+            batches = read_slices_sync(cluster.store_url, slices, columns, aborted, config, min_timestamp_ms=min_timestamp_ms)
+            with closing(batches):
                 yield from batches
             return
         except ObjectGone as gone:
@@ -64,6 +77,25 @@ def read_renewed(
                 time.sleep(pause_ms / 1_000)
             _log.info("plan_renewed", key=gone.slice.key, slices=len(left))
         slices = planned_anew(cluster.plan_anew, left, lost)
+
+
+def decided(look: Decider, slices: Sequence[Slice], lost: Lost = refuse) -> tuple[Sequence[Slice], AbortedByStream]:
+    """Those slices of which it is known still what was aborted in them, and that. Raises as `ClusterView.aborted`."""
+    while slices:
+        try:
+            aborted = look(ranges_of(slices))
+        except UnknownPartition as error:
+            lost(error)
+            slices = [part for part in slices if part.topic != error.topic or error.partition not in {None, part.partition}]
+        except OffsetsLost as error:
+            lost(error)
+            slices = [part for item in slices if (part := _slice_from(item, error)) is not None]
+        else:
+            others = sorted({part.topic for part in slices if part.stream_id not in aborted})
+            for topic in others:
+                lost(TopicReplaced(topic))
+            return [part for part in slices if part.topic not in others], aborted
+    return [], {}
 
 
 def planned_anew(plan: Planner, left: Sequence[Slice], lost: Lost = refuse) -> list[Slice]:
@@ -110,6 +142,12 @@ def _same_streams(slices: list[Slice], streams: Mapping[tuple[str, int], int], l
 
 def _has_advanced(before: Sequence[Slice], left: Sequence[Slice]) -> bool:
     return len(left) < len(before) or left[0].start_offset > before[0].start_offset
+
+
+def _slice_from(part: Slice, error: OffsetsLost) -> Slice | None:
+    if (part.topic, part.partition) != (error.topic, error.partition) or part.start_offset >= error.log_start:
+        return part
+    return replace(part, start_offset=error.log_start) if part.end_offset > error.log_start else None
 
 
 def _from(item: OffsetRange, error: OffsetsLost) -> OffsetRange:

@@ -3,15 +3,15 @@
 Invariants: what is read is decided once, by offsets, when `scan` is called: every pass over it gives the same rows, each offset once, in
 offset order within a partition, whatever compaction does meanwhile. What was acknowledged when `scan` was called is in it (WAL tails are
 read). A pass that lasts holds a lease; without one (a store that may only be read) it goes on and plans anew where objects went.
-Uncommitted transactional records are given too (`read_uncommitted`, as Kafka's consumers do unless told). Cost: a look into the manifest,
-then about three parts of input and one Arrow batch of memory.
+With `isolation_level="read_committed"` it ends at the last stable offset and leaves out what was aborted; unless told, as with Kafka's
+consumers, transactions are not looked at. Cost: a look into the manifest, then about three parts of input and one Arrow batch of memory.
 """
 
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import closing
 from datetime import UTC, datetime, timedelta
-from typing import Final, TypeAlias
+from typing import Final, Literal, TypeAlias
 from uuid import UUID, uuid4
 
 import structlog
@@ -37,6 +37,7 @@ LEASE_AFTER_S: Final = 30.0
 
 LEASE_TTL_MS: Final = 600_000
 LEASE_RENEW_S: Final = 200.0
+_ISOLATION_LEVELS: Final = ("read_uncommitted", "read_committed")
 _EPOCH: Final = datetime.fromtimestamp(0, UTC)
 
 
@@ -48,6 +49,7 @@ def scan(
     start: Place = "earliest",
     end: Place = "latest",
     columns: Sequence[str] | None = None,
+    isolation_level: Literal["read_uncommitted", "read_committed"] = "read_uncommitted",
     cluster_id: str = "",
     config: ReadConfig | None = None,
 ) -> "Scan":
@@ -61,11 +63,15 @@ def scan(
     chosen = DEFAULT if columns is None else tuple(columns)
     schema = arrow_schema(chosen)
     cluster = StoreCluster(store_url, cluster_id)
-    states = _chosen(topic, cluster.partitions(topic), _numbers(partitions, start, end))
-    starts, ends = _offsets(cluster, states, start), _offsets(cluster, states, end)
-    ranges = [_range(state, low, high) for state, low, high in zip(states, starts, ends, strict=True)]
+    if isolation_level not in _ISOLATION_LEVELS:
+        raise ValueError(f"isolation_level {isolation_level!r}: {' or '.join(_ISOLATION_LEVELS)}")
+    committed = isolation_level == "read_committed"
+    states = _chosen(topic, cluster.partitions(topic, committed=committed), _numbers(partitions, start, end))
+    bounds = {state.partition: state.readable_end(committed=committed) for state in states}
+    starts, ends = _offsets(cluster, states, bounds, start), _offsets(cluster, states, bounds, end)
+    ranges = [_range(state, bounds[state.partition], low, high) for state, low, high in zip(states, starts, ends, strict=True)]
     streams = {(topic, state.partition): int(state.stream_id) for state in states}
-    return Scan(cluster, ranges, streams, schema, config)
+    return Scan(cluster, ranges, streams, schema, config, committed=committed)
 
 
 class Scan:
@@ -81,12 +87,15 @@ class Scan:
         streams: Mapping[tuple[str, int], int],
         schema: Schema,
         config: ReadConfig | None = None,
+        *,
+        committed: bool = False,
     ) -> None:
         """Made by `scan`. streams: the ids of those that the partitions had then."""
         self._cluster = cluster
         self._ranges = tuple(ranges)
         self._streams = dict(streams)
         self._config = config
+        self._committed = committed
         self.schema = schema
 
     @property
@@ -103,7 +112,7 @@ class Scan:
         if not ranges:
             return
         slices = planned(self._cluster.plan_anew, ranges, self._streams)
-        batches = read_renewed(self._cluster, slices, self.schema.names, self._config)
+        batches = read_renewed(self._cluster, slices, self.schema.names, self._config, committed=self._committed)
         with closing(batches), closing(ScanLease(self._cluster)) as lease:
             for batch in batches:
                 yield batch
@@ -175,19 +184,19 @@ def _chosen(topic: str, states: Sequence[PartitionState], numbers: Sequence[int]
     return [existing[number] for number in (sorted(existing) if numbers is None else numbers)]
 
 
-def _offsets(cluster: StoreCluster, states: Sequence[PartitionState], place: Place) -> list[int]:
+def _offsets(cluster: StoreCluster, states: Sequence[PartitionState], ends: Mapping[int, int], place: Place) -> list[int]:
     """Of each partition."""
     if place == "earliest":
         return [state.log_start for state in states]
     if place == "latest":
-        return [state.end_offset for state in states]
+        return [ends[state.partition] for state in states]
     if isinstance(place, datetime):
         if place.tzinfo is None:
             raise ValueError(f"{place!r} has no time zone")
         timestamp_ms = -((_EPOCH - place) // timedelta(milliseconds=1))
-        wanted = [(OffsetRange(state.topic, state.partition, state.log_start, state.end_offset), timestamp_ms) for state in states]
+        wanted = [(OffsetRange(state.topic, state.partition, state.log_start, ends[state.partition]), timestamp_ms) for state in states]
         found = cluster.first_at(wanted)
-        return [state.end_offset if offset is None else offset for state, offset in zip(states, found, strict=True)]
+        return [ends[state.partition] if offset is None else offset for state, offset in zip(states, found, strict=True)]
     if isinstance(place, Mapping):
         return [place[state.partition] for state in states]
     if isinstance(place, str):
@@ -195,13 +204,13 @@ def _offsets(cluster: StoreCluster, states: Sequence[PartitionState], place: Pla
     return [place] * len(states)
 
 
-def _range(state: PartitionState, start: int, end: int) -> OffsetRange:
+def _range(state: PartitionState, readable_end: int, start: int, end: int) -> OffsetRange:
     """Raises unless it lies in the partition as it is now."""
     topic, partition = state.topic, state.partition
     if start < 0 or end < start:
         raise ValueError(f"{topic}-{partition}: [{start}, {end}) is no range of offsets")
     if start < state.log_start:
         raise OffsetsLost(topic, partition, start, min(end, state.log_start), state.log_start)
-    if end > state.end_offset:
-        raise OffsetsMissing(topic, partition, max(start, state.end_offset), end)
+    if end > readable_end:
+        raise OffsetsMissing(topic, partition, max(start, readable_end), end)
     return OffsetRange(topic, partition, start, end)

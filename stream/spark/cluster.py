@@ -72,7 +72,7 @@ class SparkCluster(StoreCluster):
                 f"topics do not exist: {', '.join(missing)}; the cluster has {', '.join(sorted(existing)[:20]) or 'none'}"
             )
         names = [name for name in names if name in existing]
-        states = await view.partitions(names)
+        states = await view.partitions(names, committed=read_committed)
         bounds = {TopicPartition(state.topic, state.partition): _bounds(state, read_committed) for state in states}
         if topics.partitions:
             bounds = _assigned(topics.partitions, bounds, missing_ok)
@@ -80,7 +80,7 @@ class SparkCluster(StoreCluster):
 
 
 def _bounds(state: PartitionState, read_committed: bool) -> Bounds:
-    return Bounds(state.log_start, max(state.log_start, state.last_stable_offset if read_committed else state.end_offset))
+    return Bounds(state.log_start, state.readable_end(committed=read_committed))
 
 
 def _assigned(wanted: Sequence[TopicPartition], existing: dict[TopicPartition, Bounds], missing_ok: bool) -> dict[TopicPartition, Bounds]:

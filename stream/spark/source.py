@@ -130,7 +130,7 @@ class _Query:
 
     def task_reader(self, pushed: Pushed) -> TaskReader:
         options = self.options
-        return TaskReader(self.cluster, self.columns, pushed, options.fail_on_data_loss, options.retry_interval_ms)
+        return TaskReader(self.cluster, self.columns, pushed, options.fail_on_data_loss, options.retry_interval_ms, options.read_committed)
 
     def report(self, reason: str) -> None:
         """Of a loss."""

@@ -32,12 +32,19 @@ class TaskReader:
     pushed: Pushed
     fail_on_data_loss: bool
     retry_interval_ms: int
+    read_committed: bool
 
     def read(self, slices: Sequence[Slice]) -> Iterator[RecordBatch]:
         """Raises ReadError (damage), DataLoss, ObjectGone if objects go faster than plans are renewed."""
         conditions, young_ms = self.pushed.of_rows, self.pushed.timestamp_from_ms
         batches = read_renewed(
-            self.cluster, slices, self.columns, min_timestamp_ms=young_ms, pause_ms=self.retry_interval_ms, lost=self._lost
+            self.cluster,
+            slices,
+            self.columns,
+            committed=self.read_committed,
+            min_timestamp_ms=young_ms,
+            pause_ms=self.retry_interval_ms,
+            lost=self._lost,
         )
         with closing(batches):
             try:

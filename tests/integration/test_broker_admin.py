@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 from aiokafka.admin import AIOKafkaAdminClient
 from aiokafka.admin import NewTopic as AioNewTopic
-from confluent_kafka import KafkaException, Producer
+from confluent_kafka import KafkaException
 from confluent_kafka.admin import AdminClient, ConfigResource, NewPartitions, NewTopic
 from kafka import KafkaAdminClient
 from kafka.admin import NewTopic as PyNewTopic
@@ -126,14 +126,3 @@ async def test_hostile_bytes_close_their_connection_only(cluster: Cluster, garba
         writer.close()
     listed: Any = await asyncio.to_thread(AdminClient({"bootstrap.servers": cluster.bootstrap}).list_topics, timeout=TIMEOUT_S)
     assert len(listed.brokers) == 2
-
-
-async def test_transactions_are_refused_at_once(cluster: Cluster) -> None:
-    """They are not served yet: a producer must hear so, not wait for a coordinator until its own timeout."""
-
-    def begin() -> None:
-        producer = Producer({"bootstrap.servers": cluster.bootstrap, "transactional.id": "t"})
-        with pytest.raises(KafkaException, match="TRANSACTIONAL_ID_AUTHORIZATION_FAILED"):
-            producer.init_transactions(TIMEOUT_S)
-
-    await asyncio.to_thread(begin)

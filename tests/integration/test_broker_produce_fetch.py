@@ -10,7 +10,7 @@ from uuid import UUID
 
 import pytest
 from aiokafka import AIOKafkaConsumer, AIOKafkaProducer
-from confluent_kafka import OFFSET_BEGINNING, Consumer, KafkaException, Producer, TopicPartition
+from confluent_kafka import OFFSET_BEGINNING, Consumer, Producer, TopicPartition
 from confluent_kafka.admin import AdminClient, NewTopic
 from kafka import KafkaConsumer, KafkaProducer
 from kafka import TopicPartition as PyTopicPartition
@@ -289,12 +289,3 @@ async def test_a_deleted_topic_is_unknown_and_its_successor_is_empty(cluster: Cl
     assert (await produce_raw(cluster, "t", bytes(sound()))).error_code == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
     await create(cluster, "t")
     assert (await fetch_raw(cluster, "t", 0)).high_watermark == 0
-
-
-async def test_a_transactional_producer_is_told_that_it_cannot(cluster: Cluster) -> None:
-    def run() -> None:
-        producer = Producer({"bootstrap.servers": cluster.bootstrap, "transactional.id": "x"})
-        producer.init_transactions(1)
-
-    with pytest.raises(KafkaException):
-        await asyncio.to_thread(run)

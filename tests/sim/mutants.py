@@ -176,7 +176,16 @@ def _duplicate_answered_at_once() -> list[Patch]:
 
 
 def _sequences_not_checked() -> list[Patch]:
-    return [(ProducerState, "check", lambda *_: None)]
+    return [(ProducerState, "check", lambda *_, **__: None)]
+
+
+def _readers_not_told_of_transactions() -> list[Patch]:
+    real = partition_log.PartitionLog.place
+    return [(partition_log.PartitionLog, "place", lambda *args: real(*args)[:1])]
+
+
+def _open_transactions_not_restored() -> list[Patch]:
+    return [(ProducerState, "open_transactions", lambda _: [])]
 
 
 def _slots_in_place_deleted_by_their_writer() -> list[Patch]:
@@ -307,6 +316,8 @@ MUTANTS: dict[str, Callable[[], list[Patch]]] = {
     "unclean_open_without_scan": _unclean_open_without_scan,
     "producers_not_restored": _producers_not_restored,
     "duplicate_answered_at_once": _duplicate_answered_at_once,
+    "readers_not_told_of_transactions": _readers_not_told_of_transactions,
+    "open_transactions_not_restored": _open_transactions_not_restored,
     "sequences_not_checked": _sequences_not_checked,
     "slots_in_place_deleted_by_their_writer": _slots_in_place_deleted_by_their_writer,
     "watermark_moves_at_append": _watermark_moves_at_append,

@@ -258,7 +258,7 @@ class SimBroker:
         """Something arrives from the network: handled when this process runs."""
         self.world.loop.call_soon(handler, *args, context=self.process.context())
 
-    def _context(self, api: Any, version: int, body: bytes) -> RequestContext:
+    def context(self, api: Any, version: int, body: bytes) -> RequestContext:
         self._correlation += 1
         frame = memoryview(bytearray(body))
         return RequestContext(api.key, version, self._correlation, "sim", _CONNECTION, frame, 0, self.world.loop.time())
@@ -280,7 +280,7 @@ class SimBroker:
             answered(results)
 
         try:
-            handle_produce(self, self._context(apis.PRODUCE, PRODUCE_VERSION, body), respond)
+            handle_produce(self, self.context(apis.PRODUCE, PRODUCE_VERSION, body), respond)
         except CannotAnswer as error:
             self.world.trace("connection_closed", self.process.name, str(error))
 
@@ -312,7 +312,7 @@ class SimBroker:
             max_wait_ms=max_wait_ms, min_bytes=1, max_bytes=max_bytes, isolation_level=0, session_id=0, session_epoch=-1, topics=topics
         )
         body = encode_request(apis.FETCH, FETCH_VERSION, request)
-        response = handle_fetch(self, self._context(apis.FETCH, FETCH_VERSION, body))
+        response = handle_fetch(self, self.context(apis.FETCH, FETCH_VERSION, body))
         if asyncio.iscoroutine(response):
             try:
                 response = await response

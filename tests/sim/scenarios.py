@@ -34,6 +34,10 @@ SCENARIOS: Mapping[str, Mapping[str, int]] = {
     "balance": {
         "slow_broker": 4, "crash": 2, "pause": 1, "move": 2, "leave": 1, "crash_controller": 1, "slow_store": 1, "cut": 1, "nothing": 2,
     },
+    "transactions": {
+        "crash": 3, "pause": 2, "replace": 1, "move": 4, "ping_pong": 2, "leave": 1, "slow_store": 1, "store_down": 1, "cut": 1,
+        "crash_controller": 1,
+    },
     "mixed": {
         "crash": 3, "pause": 2, "replace": 2, "cut": 2, "move": 4, "ping_pong": 2, "leave": 1, "trim": 2,
         "slow_store": 2, "store_down": 1, "crash_controller": 1, "pause_controller": 1, "coup": 1,
@@ -51,6 +55,9 @@ BALANCED = frozenset({"balance"})
 WITHOUT_LEASE = frozenset({"clock"})
 """Here brokers measure time so wrongly that they never give up by themselves: only the fence in the WAL protects."""
 
+
+TRANSACTIONAL = frozenset({"transactions"})
+"""Here transactions go on in a topic of their own, and are read from the store while they do."""
 
 READING = frozenset({"controller", "quorum"})
 """Here somebody asks the controllers all the time, without changing anything."""
@@ -127,11 +134,11 @@ class Chaos:
             broker.spawn(broker.leave)
 
     def move(self) -> None:
-        part = self._rng.choice(self._world.parts)
+        part = self._rng.choice([*self._world.parts, *self._world.txn_parts])
         self._world.move(part, NodeId(self._rng.randint(1, self._world.limits.brokers)))
 
     def ping_pong(self) -> None:
-        part = self._rng.choice(self._world.parts)
+        part = self._rng.choice([*self._world.parts, *self._world.txn_parts])
         nodes = self._rng.sample(range(1, self._world.limits.brokers + 1), 2)
         pause_s = self._rng.choice((0.0, 0.05, 0.4))
         for at, node_id in enumerate((*nodes, *nodes)):

@@ -25,6 +25,8 @@ SCENARIO = {
     "unclean_open_without_scan": "crash",
     "producers_not_restored": "move",
     "duplicate_answered_at_once": "store",
+    "readers_not_told_of_transactions": "transactions",
+    "open_transactions_not_restored": "transactions",
     "sequences_not_checked": "calm",
     "slots_in_place_deleted_by_their_writer": "move",
     "watermark_moves_at_append": "calm",
@@ -45,7 +47,7 @@ SCENARIO = {
     "only_the_owners_wal_is_read": "disaster",
 }
 SEEDS_MAX = 25
-FIRST_SEED = {"recovery_stops_early": 130, "image_not_rebuilt_after_a_reign": 30}
+FIRST_SEED = {"recovery_stops_early": 130, "closed_without_flush": 15, "image_not_rebuilt_after_a_reign": 30}
 """Where to look when the bug shows in one seed of fifty: a PUT has to land between two requests of a recovery, and recoveries are short."""
 
 

@@ -35,7 +35,12 @@ from controller.rpc.client import ControllerClient
 from controller.rpc.follower import MetadataFollower
 from controller.rpc.messages import AlterReassignments, CreateTopics, GetKeyValue, NewTopic, PartitionTarget, PutKeyValue
 from controller.snapshots import LoadedSnapshot
-from stream.ids import Millis, NodeEpoch, NodeId
+from stream.batch.header import Buffer, iter_headers
+from stream.block_cache import BlockCache
+from stream.ids import Millis, NodeEpoch, NodeId, ObjectId, Offset, StreamId
+from stream.object_reader import ObjectReader
+from stream.ports import ObjectRange, ObjectRole, StreamRange
+from stream.reader.slices import Slice
 from tests.sim.checkers import Checker, Part, Violation
 from tests.sim.clients import Consumer, Producer
 from tests.sim.control import SimController, SimQuorum, SimReign, addresses, new_uuid
@@ -45,8 +50,10 @@ from tests.sim.loop import Process, VirtualLoop, process_name
 from tests.sim.metadata_log import MetadataLog
 from tests.sim.network import Network, SimChannel, SimListener, SimRaftSender
 from tests.sim.nodes import SimBroker
-from tests.sim.scenarios import BALANCED, READING, SCENARIOS, WITHOUT_LEASE, Chaos
+from tests.sim.scenarios import BALANCED, READING, SCENARIOS, TRANSACTIONAL, WITHOUT_LEASE, Chaos
 from tests.sim.store import Bucket, StoreWeather
+from tests.sim.transactions import PARTITIONS, TXN_TOPIC, StoreReader, TransactionalProducer
+from tests.sim.transactions import check as check_transactions
 
 TOPIC = "t"
 _START_MS = 1_700_000_000_000
@@ -104,6 +111,7 @@ class World:
         """Not between the loss of the controllers' disks and the end of the recovery."""
         self.checker = Checker(self.bucket, lambda: self.metadata.image, self.fail)
         self.parts: list[Part] = [(TOPIC, index) for index in range(limits.partitions)]
+        self.txn_parts: list[Part] = [(TXN_TOPIC, index) for index in range(PARTITIONS)] if scenario in TRANSACTIONAL else []
         self.brokers: dict[int, SimBroker] = {}
         self.zombies: list[SimBroker] = []
         self.chaos_s = chaos_s if chaos_s is not None else self.rng.uniform(4, 14)
@@ -118,6 +126,7 @@ class World:
         self._admin: ControllerClient = self._admin_process.context().run(
             lambda: ControllerClient(addresses(limits.controllers), rng=Random(f"{seed}/admin"))
         )
+        self._objects = ObjectReader(self.bucket, BlockCache(1))
         self._images: deque[tuple[float, dict[Part, tuple[int, int]]]] = deque()
 
     # --- what everybody uses -----------------------------------------------------------------------------------------------------------
@@ -159,9 +168,11 @@ class World:
     # --- who leads ----------------------------------------------------------------------------------------------------------------------
 
     def note_leaders(self) -> None:
-        topic = self.metadata.image.topics.by_name(TOPIC)
-        if topic is not None:
-            leaders = {(TOPIC, record.partition): (record.leader, record.leader_epoch) for record in topic.partitions}
+        topics = [topic for name in (TOPIC, TXN_TOPIC) if (topic := self.metadata.image.topics.by_name(name)) is not None]
+        if topics:
+            leaders = {
+                (topic.name, record.partition): (record.leader, record.leader_epoch) for topic in topics for record in topic.partitions
+            }
             if not self._images or self._images[-1][1] != leaders:
                 self._images.append((self.loop.time(), leaders))
                 while len(self._images) > 5:
@@ -181,6 +192,20 @@ class World:
     def log_start(self, part: Part) -> int:
         topic = self.metadata.image.topics.by_name(part[0])
         return 0 if topic is None else self.metadata.image.streams.known(topic.partitions[part[1]].data_stream_id).start_offset
+
+    async def read_slice(self, item: Slice) -> list[Buffer]:
+        """Whole batches of it, from the bucket. Raises ObjectStoreError."""
+        held = StreamRange(
+            StreamId(item.stream_id), Offset(item.start_offset), Offset(item.end_offset), item.record_count, item.size_bytes, Millis(0)
+        )
+        source = ObjectRange(ObjectId(0), item.key, ObjectRole.STREAM, item.object_size_bytes, held)
+        batches: list[Buffer] = []
+        position = item.start_offset
+        while position < item.end_offset:
+            found = await self._objects.read([source], position, 1 << 20, end_offset=item.end_offset)
+            batches += found
+            position = max(header.next_offset for _, header in iter_headers(found[-1]))
+        return batches
 
     def _new_process(self, name: str) -> Process:
         process = Process(name)
@@ -334,6 +359,11 @@ class World:
         consumers = [Consumer(self, number) for number in range(2)]
         writing = [self.loop.create_task(producer.run(stop)) for producer in producers]
         reading = [self.loop.create_task(consumer.run(stop)) for consumer in consumers]
+        transactional = [TransactionalProducer(self, number) for number in range(3 if self.txn_parts else 0)]
+        store_reader = StoreReader(self, 0)
+        if self.txn_parts:
+            writing += [self.loop.create_task(producer.run(stop)) for producer in transactional]
+            reading.append(self.loop.create_task(store_reader.run(stop)))
         await Chaos(self, SCENARIOS[self.scenario]).run(self.chaos_s)
         self._calm_down()
         self.phase("calm")
@@ -343,6 +373,7 @@ class World:
         await self._within(_QUIET_LIMIT_S, "not every partition is writable", producers[-1].write(self.parts))
         self.phase("written")
         await self._within(_QUIET_LIMIT_S, "not everything can be read", self._read_all(9))
+        await self._within(_QUIET_LIMIT_S, "not all committed records can be read", check_transactions(self, transactional, store_reader))
         await self._within(_QUIET_LIMIT_S, "not every move ends", self._moves_end())
         self.phase("cleaning")
         await self._clean()
@@ -352,7 +383,10 @@ class World:
         await self._within(_QUIET_LIMIT_S, "not everything can be read after the clean-up", self._read_all(10))
 
     async def _create_topic(self) -> None:
-        request = CreateTopics(topics=[NewTopic(name=TOPIC, partitions=self.limits.partitions)])
+        topics = [NewTopic(name=TOPIC, partitions=self.limits.partitions)]
+        if self.txn_parts:
+            topics.append(NewTopic(name=TXN_TOPIC, partitions=PARTITIONS))
+        request = CreateTopics(topics=topics)
 
         async def create() -> None:
             while self.metadata.image.topics.by_name(TOPIC) is None:

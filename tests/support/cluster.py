@@ -43,7 +43,11 @@ class Cluster:
         self.controller: ControllerServer | None = None
         self._broker_count = brokers
         self._stream_config = stream_config or StreamConfig(wal_linger_ms=0)
-        self._settings = {"group_initial_rebalance_delay_ms": 0, "offsets_topic_num_partitions": 4} | broker_settings
+        self._settings = {
+            "group_initial_rebalance_delay_ms": 0,
+            "offsets_topic_num_partitions": 4,
+            "transaction_state_log_num_partitions": 4,
+        } | broker_settings
         self._controller_port = 0
         self._stores = stores or {}
         self._controller_settings = {"session_timeout_ms": SESSION_TIMEOUT_MS} | (controller_settings or {})

@@ -182,9 +182,9 @@ class ThreadedCluster:
         assert failed == []
         return count
 
-    def consume(self, topic: str, partitions: int, count: int) -> list[Row]:
+    def consume(self, topic: str, partitions: int, count: int, **settings: Any) -> list[Row]:
         """Through the brokers, as far as `count` records; sorted by partition and offset."""
-        consumer = Consumer({"bootstrap.servers": self.bootstrap, "group.id": "unused", "enable.auto.commit": False})
+        consumer = Consumer({"bootstrap.servers": self.bootstrap, "group.id": "unused", "enable.auto.commit": False, **settings})
         rows: list[Row] = []
         try:
             consumer.assign([TopicPartition(topic, number, 0) for number in range(partitions)])

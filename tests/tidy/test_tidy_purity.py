@@ -21,6 +21,7 @@ CORES = (
     "stream/block_walk.py",
     "stream/read_ahead.py",
     "stream/stream.py",
+    "stream/transaction_log.py",
     "stream/wal/core.py",
     "stream/wal/slots.py",
     "stream/log_cache.py",
@@ -88,10 +89,15 @@ CORES = (
     "broker/wire/fetch.py",
     "broker/partition/validation.py",
     "broker/partition/producer_state.py",
+    "broker/partition/transactions.py",
     "broker/partition/leader_epochs.py",
     "broker/groups/classic.py",
     "broker/groups/model.py",
+    "broker/groups/offsets.py",
     "broker/groups/records.py",
+    "broker/transactions/machine.py",
+    "broker/transactions/model.py",
+    "broker/transactions/records.py",
 )
 
 

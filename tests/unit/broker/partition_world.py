@@ -14,6 +14,7 @@ from broker.handlers.fetch import handle_fetch
 from broker.handlers.list_offsets import handle_list_offsets
 from broker.handlers.offset_for_leader_epoch import handle_offset_for_leader_epoch
 from broker.handlers.produce import handle_produce
+from broker.handlers.txn_markers import handle_write_txn_markers
 from broker.partition.manager import PartitionManager
 from broker.partition.notice import NoticeConfig
 from broker.partition.partition import Partition
@@ -24,6 +25,7 @@ from broker.wire.gen import fetch as wire_fetch
 from broker.wire.gen import list_offsets as wire_list
 from broker.wire.gen import offset_for_leader_epoch as wire_epoch
 from broker.wire.gen import produce as wire_produce
+from broker.wire.gen import write_txn_markers as wire_markers
 from broker.wire.primitives import Reader, Writer
 from controller.errors import refusal
 from controller.managers import commits, nodes, objects, reassign, recovery, streams, topics
@@ -34,6 +36,8 @@ from controller.metadata.topics import PartitionKey
 from controller.rpc import messages as m
 from controller.rpc.stream_metadata import ControllerStreamMetadata
 from objectstore.memory import MemoryStore
+from stream.batch.control import decode_marker
+from stream.batch.header import TRANSACTIONAL_MASK, iter_headers
 from stream.batch.records import Record, decode_records, encode_batch
 from stream.config import StreamConfig
 from stream.ids import StreamEpoch
@@ -102,6 +106,10 @@ class World:
             pass
 
     fenced = False
+    offset = 0
+
+    async def backed_up(self, position):
+        pass
 
     async def reached(self, offset, deadline):
         pass
@@ -138,9 +146,7 @@ class World:
         old = self.record(topic, index)
         leader = broker.me if broker else WalIdentity(-1, -1)
         epoch = StreamEpoch(old.leader_epoch + 1)
-        changed = PartitionRecord(
-            old.topic_id, index, old.replicas, leader.node_id, leader.node_epoch, epoch, old.meta_stream_id, old.data_stream_id
-        )
+        changed = PartitionRecord(old.topic_id, index, old.replicas, leader.node_id, leader.node_epoch, epoch, *old.stream_ids)
         self.apply([changed])
 
     def move(self, topic, *replicas, index=0):
@@ -294,10 +300,33 @@ class Broker:
             values += [record.value for record in found.records if record.offset >= offset]
             offset = found.records[-1].offset + 1
 
-    async def list_offsets(self, topic, timestamp, index=0, leader_epoch=-1, version=7):
+    async def mark(self, topic, pid, epoch=0, *, commit, coordinator_epoch=0, index=0):
+        """End the producer's transaction in one partition. The error code."""
+        topics = [wire_markers.WritableTxnMarkerTopic(topic, [index])]
+        marker = wire_markers.WritableTxnMarker(pid, epoch, commit, topics, coordinator_epoch)
+        request = wire_markers.WriteTxnMarkersRequest([marker])
+        response = await handle_write_txn_markers(self, self.context(apis.WRITE_TXN_MARKERS, 1, request))
+        answer = self.answer(apis.WRITE_TXN_MARKERS, 1, response)
+        assert answer.markers[0].producer_id == pid
+        return answer.markers[0].topics[0].partitions[0].error_code
+
+    async def committed(self, topic, offset=0, index=0, **options):
+        """What a consumer gives that reads committed records, in as many fetches as it takes; it drops what is aborted as clients do."""
+        values = []
+        while True:
+            found = (await self.fetch(topic, offset, index, isolation_level=1, **options)).raw
+            assert found.error_code == 0
+            if not found.records:
+                assert offset == found.last_stable_offset
+                return values
+            more, offset = committed_values(found, offset)
+            values += more
+
+    async def list_offsets(self, topic, timestamp, index=0, leader_epoch=-1, version=7, isolation_level=0):
         module = wire_list
         request = module.ListOffsetsRequest(
-            topics=[module.ListOffsetsTopic(topic, [module.ListOffsetsPartition(index, leader_epoch, timestamp)])]
+            isolation_level=isolation_level,
+            topics=[module.ListOffsetsTopic(topic, [module.ListOffsetsPartition(index, leader_epoch, timestamp)])],
         )
         response = await handle_list_offsets(self, self.context(apis.LIST_OFFSETS, version, request))
         return self.answer(apis.LIST_OFFSETS, version, response).topics[0].partitions[0]
@@ -319,6 +348,26 @@ def records_of(partition) -> list[Record]:
         records.extend(decode_records(data[at:]))
         at += 12 + int.from_bytes(data[at + 8 : at + 12], "big")
     return list(records)
+
+
+def committed_values(partition, fetch_offset) -> tuple[list[bytes], int]:
+    """Values of one answer, as `CompletedFetch` of Kafka's consumer takes them, and where it goes on."""
+    begun, aborting, values, offset = sorted(partition.aborted_transactions, key=lambda item: item.first_offset), set(), [], fetch_offset
+    data = memoryview(bytes(partition.records))
+    for at, header in iter_headers(data):
+        while begun and begun[0].first_offset <= header.last_offset:
+            aborting.add(begun.pop(0).producer_id)
+        offset = header.next_offset
+        if header.is_control:
+            if not decode_marker(data[at:], header.producer_id, header.producer_epoch).committed:
+                aborting.discard(header.producer_id)
+        elif not (header.is_transactional and header.producer_id in aborting):
+            values += [record.value for record in decode_records(data[at:]) if record.offset >= fetch_offset]
+    return values, offset
+
+
+def transactional(pid, sequence, *values, epoch=0):
+    return batch(*values, producer_id=pid, producer_epoch=epoch, base_sequence=sequence, attributes=TRANSACTIONAL_MASK)
 
 
 def batch(*values: bytes, timestamp=NOW, key=b"k", **options) -> bytes:

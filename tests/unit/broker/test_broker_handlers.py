@@ -16,6 +16,7 @@ from broker.errors import ErrorCode
 from broker.handlers.table import INLINE, make_handlers
 from broker.ports import Handler, Node, Response
 from broker.server import CannotAnswer
+from broker.transactions.producer_ids import ProducerIds
 from broker.wire import apis, framing
 from broker.wire.codecs import CODECS
 from broker.wire.errors import UnsupportedApi, WireError
@@ -101,8 +102,8 @@ def broker_record(node_id: int, *, host: str = "", machine: str = "m1", fenced: 
 def topic_records(topic_id: UUID, name: str, image: MetadataImage, *, partitions: int = 1, leader: int = 1, epoch: int = 1) -> list[Record]:
     records: list[Record] = [TopicRecord(topic_id, name)]
     for index in range(partitions):
-        first = image.next_stream_id + 2 * index
-        records += [StreamCreated(StreamId(first + at), topic_id, index, kind) for at, kind in enumerate(("meta", "data"))]
+        first = image.next_stream_id + 3 * index
+        records += [StreamCreated(StreamId(first + at), topic_id, index, kind) for at, kind in enumerate(("meta", "data", "txn"))]
         records.append(
             PartitionRecord(
                 topic_id,
@@ -113,6 +114,7 @@ def topic_records(topic_id: UUID, name: str, image: MetadataImage, *, partitions
                 StreamEpoch(3),
                 StreamId(first),
                 StreamId(first + 1),
+                StreamId(first + 2),
             )
         )
     return records
@@ -129,6 +131,7 @@ class Fixture:
             storage=SimpleNamespace(is_full=False, fenced=False),
             now_ms=lambda: 0, can_write=lambda: True, departed=lambda: self.departed.listed(0),
         )  # fmt: skip
+        self.node.producer_ids = ProducerIds(cast("Node", self.node))
         self.connection = FakeConnection()
         self.use(make_handlers())
 
@@ -453,8 +456,8 @@ async def test_producer_ids_are_given_once_and_blocks_are_used_up(fixture: Fixtu
     given = [(await fixture.ask(apis.INIT_PRODUCER_ID, 4, request)).producer_id for _ in range(5)]
     assert given == [2, 3, 4, 5, 6]
     assert len(fixture.client.asked) == 3
-    response = await fixture.ask(apis.INIT_PRODUCER_ID, 4, init_producer_id.InitProducerIdRequest("tx", 60_000))
-    assert response.error_code == ErrorCode.UNSUPPORTED_VERSION
+    response = await fixture.ask(apis.INIT_PRODUCER_ID, 4, init_producer_id.InitProducerIdRequest("tx", 60_000, 5, -1))
+    assert response.error_code == ErrorCode.INVALID_REQUEST, "an epoch belongs to the producer id"
     fixture.client.fail_with = TimeoutError()
     await fixture.ask(apis.INIT_PRODUCER_ID, 4, request)
     response = await fixture.ask(apis.INIT_PRODUCER_ID, 4, request)

@@ -3,14 +3,17 @@
 import asyncio
 import contextlib
 import itertools
-from collections.abc import AsyncIterator, Callable, Sequence
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from support.coordinator_log import MemoryLog
 
-from broker.groups.coordinator import OFFSETS_RETENTION_MS, GroupCoordinator, KeyValue
+from broker.coordinated import partition_for
+from broker.coordinator_log import TransactionalProducer
+from broker.groups.coordinator import OFFSETS_RETENTION_MS, GroupCoordinator
 from broker.groups.model import GroupLimits, GroupState, JoinRequest, Member, Protocol, SyncRequest
+from broker.groups.offsets import GroupOffsets, TopicPartition
 from broker.groups.records import (
     CommittedOffset,
     GroupKey,
@@ -24,49 +27,15 @@ from broker.groups.records import (
     encode_group_value,
     encode_offset_key,
     encode_offset_value,
-    partition_for,
 )
 from broker.wire.error_codes import ErrorCode
-
-
-class MemoryOffsetsLog:
-    """Holds back durability until told, as a store does."""
-
-    def __init__(self) -> None:
-        self.partition_count = 4
-        self.foreign: set[int] = set()
-        self.durable: dict[int, list[Sequence[KeyValue]]] = {}
-        self.held: list[tuple[int, Sequence[KeyValue], Callable[[ErrorCode], None]]] = []
-        self.hold = False
-        self.appended = asyncio.Event()
-
-    def is_ours(self, partition: int) -> bool:
-        return partition not in self.foreign
-
-    def append(self, partition: int, records: Sequence[KeyValue], done: Callable[[ErrorCode], None]) -> None:
-        self.held.append((partition, records, done))
-        self.appended.set()
-        if not self.hold:
-            asyncio.get_running_loop().call_soon(self.release)
-
-    def release(self, error: ErrorCode = ErrorCode.NONE) -> None:
-        held, self.held = self.held, []
-        for partition, records, done in held:
-            if error is ErrorCode.NONE:
-                self.durable.setdefault(partition, []).append(records)
-            done(error)
-
-    async def read(self, partition: int) -> AsyncIterator[Sequence[KeyValue]]:
-        for batch in list(self.durable.get(partition, [])):
-            await asyncio.sleep(0)
-            yield batch
 
 
 def now_ms() -> int:
     return 1_700_000_000_000 + int(asyncio.get_running_loop().time() * 1000)
 
 
-def coordinator_on(log: MemoryOffsetsLog) -> GroupCoordinator:
+def coordinator_on(log: MemoryLog) -> GroupCoordinator:
     numbers = itertools.count()
     coordinator = GroupCoordinator(
         log,
@@ -85,27 +54,32 @@ async def loaded(coordinator: GroupCoordinator, group_id: str = "g") -> None:
             await asyncio.sleep(0)
 
 
+def committed(found: GroupOffsets | ErrorCode) -> dict[TopicPartition, CommittedOffset]:
+    assert not isinstance(found, ErrorCode), found
+    return found.committed
+
+
 def joining(member_id: str = "") -> JoinRequest:
     return JoinRequest(member_id, None, "c", "/h", 10_000, 10_000, "consumer", (Protocol("range", b"sub"),), needs_known_member_id=False)
 
 
 async def test_offsets_are_visible_only_when_durable() -> None:
-    log = MemoryOffsetsLog()
+    log = MemoryLog()
     coordinator = coordinator_on(log)
     await loaded(coordinator)
     log.hold = True
     log.appended.clear()
     commit = asyncio.create_task(coordinator.commit_offsets("g", "", None, -1, {("t", 0): CommittedOffset(7, -1, "", 1)}))
     await log.appended.wait()
-    assert coordinator.fetch_offsets("g") == {}
+    assert committed(coordinator.fetch_offsets("g")) == {}
     log.release()
     assert await commit == {("t", 0): ErrorCode.NONE}
-    assert coordinator.fetch_offsets("g") == {("t", 0): CommittedOffset(7, -1, "", 1)}
+    assert committed(coordinator.fetch_offsets("g")) == {("t", 0): CommittedOffset(7, -1, "", 1)}
     coordinator.close()
 
 
 async def test_failed_append_is_told_and_changes_nothing() -> None:
-    log = MemoryOffsetsLog()
+    log = MemoryLog()
     coordinator = coordinator_on(log)
     await loaded(coordinator)
     log.hold = True
@@ -114,12 +88,12 @@ async def test_failed_append_is_told_and_changes_nothing() -> None:
     await log.appended.wait()
     log.release(ErrorCode.NOT_COORDINATOR)
     assert await commit == {("t", 0): ErrorCode.NOT_COORDINATOR}
-    assert coordinator.fetch_offsets("g") == {}
+    assert committed(coordinator.fetch_offsets("g")) == {}
     coordinator.close()
 
 
 async def test_next_coordinator_finds_members_generation_and_offsets() -> None:
-    log = MemoryOffsetsLog()
+    log = MemoryLog()
     first = coordinator_on(log)
     await loaded(first)
     joined = await first.join("g", joining())
@@ -131,7 +105,7 @@ async def test_next_coordinator_finds_members_generation_and_offsets() -> None:
     second = coordinator_on(log)
     await loaded(second)
     assert second.heartbeat("g", joined.member_id, None, joined.generation) is ErrorCode.NONE
-    assert second.fetch_offsets("g") == {("t", 1): CommittedOffset(42, 3, "note", 1)}
+    assert committed(second.fetch_offsets("g")) == {("t", 1): CommittedOffset(42, 3, "note", 1)}
     description = second.describe_group("g")
     assert not isinstance(description, ErrorCode)
     assert (description.state, description.protocol) == (GroupState.STABLE, "range")
@@ -139,7 +113,7 @@ async def test_next_coordinator_finds_members_generation_and_offsets() -> None:
 
 
 async def test_requests_wait_for_a_group_on_its_way_here_and_not_for_one_that_is_elsewhere() -> None:
-    log = MemoryOffsetsLog()
+    log = MemoryLog()
     here = partition_for("g", log.partition_count)
     elsewhere = next(name for name in "abcdefgh" if partition_for(name, log.partition_count) != here)
     log.foreign.add(partition_for(elsewhere, log.partition_count))
@@ -153,7 +127,7 @@ async def test_requests_wait_for_a_group_on_its_way_here_and_not_for_one_that_is
     coordinator.partition_opened(here)
     async with asyncio.timeout(5):
         await waiting
-    assert coordinator.fetch_offsets("g") == {}
+    assert committed(coordinator.fetch_offsets("g")) == {}
     coordinator.partition_closed(here)
     await coordinator.ready("g")
     assert coordinator.fetch_offsets("g") is ErrorCode.NOT_COORDINATOR, "closed here: at another broker soon, whatever the metadata say"
@@ -161,7 +135,7 @@ async def test_requests_wait_for_a_group_on_its_way_here_and_not_for_one_that_is
 
 
 async def test_losing_the_partition_answers_who_waits() -> None:
-    log = MemoryOffsetsLog()
+    log = MemoryLog()
     coordinator = coordinator_on(log)
     await loaded(coordinator)
     first = await coordinator.join("g", joining())
@@ -174,7 +148,7 @@ async def test_losing_the_partition_answers_who_waits() -> None:
 
 
 async def test_delete_needs_an_empty_group_and_survives_a_reload() -> None:
-    log = MemoryOffsetsLog()
+    log = MemoryLog()
     coordinator = coordinator_on(log)
     await loaded(coordinator)
     joined = await coordinator.join("g", joining())
@@ -186,13 +160,13 @@ async def test_delete_needs_an_empty_group_and_survives_a_reload() -> None:
     coordinator.close()
     again = coordinator_on(log)
     await loaded(again)
-    assert again.fetch_offsets("g") == {}
+    assert committed(again.fetch_offsets("g")) == {}
     assert again.list_groups() == []
     again.close()
 
 
 async def test_groups_without_members_and_offsets_past_retention_are_forgotten() -> None:
-    log = MemoryOffsetsLog()
+    log = MemoryLog()
     coordinator = coordinator_on(log)
     await loaded(coordinator)
     old, young = CommittedOffset(1, -1, "", now_ms() - OFFSETS_RETENTION_MS - 1), CommittedOffset(2, -1, "", now_ms())
@@ -205,12 +179,12 @@ async def test_groups_without_members_and_offsets_past_retention_are_forgotten()
     coordinator.expire()
     await coordinator.commit_offsets("i", "", None, -1, {("t", 0): young})
     assert {group.group_id for group in coordinator.list_groups()} == {"g", "i"}
-    assert coordinator.fetch_offsets("g") == {("t", 0): old, ("t", 1): young}, "retention begins when the last member leaves"
+    assert committed(coordinator.fetch_offsets("g")) == {("t", 0): old, ("t", 1): young}, "retention begins when the last member leaves"
     coordinator.close()
 
 
 async def test_too_long_metadata_is_refused_alone() -> None:
-    log = MemoryOffsetsLog()
+    log = MemoryLog()
     coordinator = coordinator_on(log)
     await loaded(coordinator)
     offsets = {("t", 0): CommittedOffset(1, -1, "x" * 5_000, 1), ("t", 1): CommittedOffset(1, -1, "x", 1)}
@@ -250,3 +224,108 @@ def test_foreign_bytes_raise_nothing_else(data: bytes) -> None:
     for decode in (decode_key, decode_offset_value, decode_group_value):
         with contextlib.suppress(MalformedGroupRecord):
             decode(data)
+
+
+PRODUCER = TransactionalProducer(7, 0)
+ANYBODY = ("", None, -1)
+
+
+async def test_offsets_of_a_transaction_count_once_its_marker_is_durable_also_at_the_next_coordinator() -> None:
+    log = MemoryLog()
+    coordinator = coordinator_on(log)
+    await loaded(coordinator)
+    partition = coordinator.partition_of("g")
+    assert partition is not None
+    key, before, after = ("t", 0), CommittedOffset(1, -1, "", 1), CommittedOffset(9, -1, "", 1)
+    await coordinator.commit_offsets("g", "", None, -1, {key: before})
+    assert await coordinator.commit_transactional_offsets("g", ANYBODY, PRODUCER, {key: after}) == {key: ErrorCode.NONE}
+    for _ in range(2):
+        offsets = coordinator.fetch_offsets("g")
+        assert not isinstance(offsets, ErrorCode)
+        assert (offsets.committed, offsets.is_pending(key)) == ({key: before}, True)
+        assert await coordinator.delete_group("g") is ErrorCode.NON_EMPTY_GROUP
+        coordinator.close()
+        coordinator = coordinator_on(log)
+        await loaded(coordinator)
+    log.append_marker(partition, 7, committed=True, done=lambda _: coordinator.complete_transaction(partition, 7, True))
+    log.release()
+    for _ in range(2):
+        offsets = coordinator.fetch_offsets("g")
+        assert not isinstance(offsets, ErrorCode)
+        assert (offsets.committed, offsets.is_pending(key)) == ({key: after}, False)
+        coordinator.close()
+        coordinator = coordinator_on(log)
+        await loaded(coordinator)
+    coordinator.close()
+
+
+async def test_a_marker_that_comes_while_the_group_is_loaded_is_not_lost() -> None:
+    log = MemoryLog()
+    first = coordinator_on(log)
+    await loaded(first)
+    key, after = ("t", 0), CommittedOffset(9, -1, "", 1)
+    await first.commit_transactional_offsets("g", ANYBODY, PRODUCER, {key: after})
+    first.close()
+    second = coordinator_on(log)
+    partition = second.partition_of("g")
+    assert partition is not None
+    await asyncio.sleep(0)  # the load has begun, and reads what was durable then
+    second.complete_transaction(partition, 7, True)
+    await loaded(second)
+    assert committed(second.fetch_offsets("g")) == {key: after}
+    second.close()
+
+
+async def test_offsets_that_failed_to_be_written_leave_nothing_pending() -> None:
+    log = MemoryLog()
+    coordinator = coordinator_on(log)
+    await loaded(coordinator)
+    log.hold = True
+    log.appended.clear()
+    commit = asyncio.create_task(
+        coordinator.commit_transactional_offsets("g", ANYBODY, PRODUCER, {("t", 0): CommittedOffset(9, -1, "", 1)})
+    )
+    await log.appended.wait()
+    offsets = coordinator.fetch_offsets("g")
+    assert not isinstance(offsets, ErrorCode)
+    assert offsets.is_pending(("t", 0)), "its transaction may be committed next"
+    log.release(ErrorCode.INVALID_PRODUCER_EPOCH)
+    assert await commit == {("t", 0): ErrorCode.INVALID_PRODUCER_EPOCH}
+    assert not offsets.has_pending
+    coordinator.close()
+
+
+steps = st.lists(
+    st.one_of(
+        st.tuples(st.just("put"), st.just(0), st.sets(st.integers(0, 2), min_size=1)),
+        st.tuples(st.just("stage"), st.integers(1, 3), st.sets(st.integers(0, 2), min_size=1)),
+        st.tuples(st.sampled_from(["commit", "abort"]), st.integers(1, 3), st.just(set[int]())),
+    ),
+    max_size=30,
+)
+
+
+@given(steps)
+def test_the_offset_appended_last_wins_whatever_ends_first(actions: list[tuple[str, int, set[int]]]) -> None:
+    offsets = GroupOffsets()
+    log: list[tuple[int, int, set[int]]] = []
+    """(number, producer, partitions), in the order of the log; producer 0 stands outside of transactions."""
+    decided: set[int] = set()
+    for number, (action, producer, partitions) in enumerate(actions):
+        value = {("t", partition): CommittedOffset(number, -1, "", 0) for partition in partitions}
+        if action == "put":
+            offsets.put(value)
+            log.append((number, 0, partitions))
+            decided.add(number)
+        elif action == "stage":
+            offsets.stage(producer, value).is_durable = True
+            log.append((number, producer, partitions))
+        else:
+            offsets.complete(producer, committed=action == "commit")
+            decided |= {at for at, writer, _ in log if writer == producer and action == "commit"}
+            log = [entry for entry in log if entry[1] != producer or entry[0] in decided]
+            log = [(at, 0 if at in decided else writer, held) for at, writer, held in log]
+        for partition in range(3):
+            newest = max((at for at, _, held in log if at in decided and partition in held), default=None)
+            found = offsets.committed.get(("t", partition))
+            assert (None if found is None else found.offset) == newest

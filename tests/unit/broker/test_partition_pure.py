@@ -121,9 +121,9 @@ class TestValidation:
         assert code_of(batch(last_offset=5)) is ErrorCode.INVALID_RECORD
         assert code_of(memoryview(encode_batch([], last_offset=0))) is ErrorCode.INVALID_RECORD
 
-    def test_control_and_transactional_batches_are_refused(self):
+    def test_control_batches_and_transactions_of_nobody_are_refused(self):
         assert code_of(batch(attributes=0x30)) is ErrorCode.INVALID_RECORD
-        assert code_of(batch(attributes=0x10)) is ErrorCode.INVALID_TXN_STATE
+        assert code_of(batch(attributes=0x10)) is ErrorCode.INVALID_RECORD
 
     def test_a_producer_id_needs_epoch_and_sequence(self):
         assert code_of(batch(producer_id=1, producer_epoch=0, base_sequence=-1)) is ErrorCode.INVALID_RECORD

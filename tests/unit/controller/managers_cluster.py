@@ -166,11 +166,11 @@ class Cluster:
         self.commit(node, closes=[close(stream.stream_id, stream.epoch, stream.next_offset) for stream in opened if stream is not None])
 
     def open_led(self, node: WalIdentity) -> None:
-        """Open both streams of everything that the node leads."""
+        """Open the streams of everything that the node leads."""
         for topic in list(self.image.topics):
             for partition in topic.partitions:
                 if leader_of(partition) == node:
-                    self.open(node, (partition.meta_stream_id, partition.leader_epoch), (partition.data_stream_id, partition.leader_epoch))
+                    self.open(node, *((stream_id, partition.leader_epoch) for stream_id in partition.stream_ids))
 
     def prepare(self, node: WalIdentity, count: int = 1) -> list[PreparedItem]:
         request = PrepareObjects(node_id=node.node_id, node_epoch=node.node_epoch, count=count)

@@ -67,7 +67,7 @@ def test_ids_of_what_was_removed_are_not_given_again_after_a_snapshot(cluster: C
     cluster.apply(objects.objects_removed(cluster.image, [item.object_id]))
     copy = snapshot_of(cluster.image)
     assert copy == cluster.image
-    assert (copy.next_stream_id, copy.next_object_id, copy.next_node_epoch) == (2, item.object_id + 1, 3)
+    assert (copy.next_stream_id, copy.next_object_id, copy.next_node_epoch) == (3, item.object_id + 1, 3)
 
 
 def test_a_snapshot_comes_in_bounded_chunks(cluster: Cluster) -> None:
@@ -80,7 +80,7 @@ def test_a_snapshot_comes_in_bounded_chunks(cluster: Cluster) -> None:
 def test_an_object_with_very_many_ranges_takes_several_records() -> None:
     cluster = Cluster()
     node = cluster.broker(1)
-    cluster.topic("t", partitions=RANGES_PER_RECORD_MAX // 2 + 1)
+    cluster.topic("t", partitions=RANGES_PER_RECORD_MAX // 3 + 1)
     cluster.open_led(node)
     cluster.commit(node, slot(node, 0, *(part(stream.stream_id, 0, 1) for stream in cluster.image.streams)))
     sizes = [len(record.ranges) for record in ImageCopy.of(cluster.image).records() if isinstance(record, ObjectCommitted)]
@@ -186,7 +186,7 @@ def test_records_are_read_back_and_unknown_ones_are_refused(cluster: Cluster) ->
         ObjectDestroyed(ObjectId(0), Millis(1)),
         ObjectDestroyed(ObjectId(99), Millis(1)),
         WalEnded(NodeId(9), NodeEpoch(9), WalSequence(0)),
-        PartitionRecord(UUID(int=99), 0, (NodeId(1),), NodeId(1), NodeEpoch(1), 0, StreamId(0), StreamId(1)),
+        PartitionRecord(UUID(int=99), 0, (NodeId(1),), NodeId(1), NodeEpoch(1), 0, StreamId(0), StreamId(1), StreamId(2)),
     ],
 )
 def test_a_record_that_does_not_fit_stops_everything(cluster: Cluster, record: Record) -> None:

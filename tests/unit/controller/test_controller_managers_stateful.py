@@ -138,7 +138,7 @@ class Managers(RuleBasedStateMachine):
             for topic in self.image.topics
             for partition in topic.partitions
             if leader_of(partition) == node
-            for stream_id in (partition.meta_stream_id, partition.data_stream_id)
+            for stream_id in partition.stream_ids
         ]
         request = OpenStreams(node_id=node.node_id, node_epoch=node.node_epoch, items=items)
         if self.submit(streams.open_streams(self.image, request)):

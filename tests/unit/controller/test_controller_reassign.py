@@ -58,7 +58,7 @@ class World(Cluster):
         closes: list[CloseItem] = []
         for topic in self.image.topics:
             for partition in topic.partitions:
-                for stream_id in (partition.meta_stream_id, partition.data_stream_id):
+                for stream_id in partition.stream_ids:
                     stream = self.image.streams.get(stream_id)
                     assert stream is not None
                     if stream.opened and stream.owner == node and leader_of(partition) != node:
@@ -85,7 +85,7 @@ def test_a_move_takes_the_leader_away_and_the_close_elects_the_target() -> None:
     world.commit(world.nodes[1], slot(world.nodes[1], 0, part(world.t.data_stream_id, 0, 7)), closes=[close(world.t.data_stream_id, 0, 7)])
     assert leader_of(world.t) == NO_LEADER, "the meta stream is still open"
     world.now_ms = Millis(world.now_ms + 70)
-    world.commit(world.nodes[1], closes=[close(world.t.meta_stream_id, 0, 0)], records=2)
+    world.commit(world.nodes[1], closes=[close(world.t.meta_stream_id, 0, 0), close(world.t.txn_stream_id, 0, 0)], records=3)
     move = world.t.move
     assert move is not None
     assert (move.source, move.target, move.elected_ms - move.started_ms) == (1, 2, 70)
@@ -96,7 +96,7 @@ def test_a_move_takes_the_leader_away_and_the_close_elects_the_target() -> None:
 def test_a_repeated_close_elects_nobody_again() -> None:
     world = World()
     world.move("t", 0, 2)
-    closes = [close(world.t.meta_stream_id, 0, 0), close(world.t.data_stream_id, 0, 0)]
+    closes = [close(stream_id, 0, 0) for stream_id in world.t.stream_ids]
     world.commit(world.nodes[1], closes=closes)
     world.commit(world.nodes[1], closes=closes, records=0)
     world.leads(2, 1, 2)

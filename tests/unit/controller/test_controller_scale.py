@@ -72,7 +72,7 @@ class Large(Cluster):
     def open_all(self) -> None:
         opened: list[Record] = []
         for partition in self.partitions("t"):
-            for stream_id in (partition.meta_stream_id, partition.data_stream_id):
+            for stream_id in partition.stream_ids:
                 opened.append(StreamOpened(stream_id, partition.leader_epoch, partition.leader, partition.leader_node_epoch))
         self.apply(opened)
 
@@ -101,7 +101,7 @@ def test_creating_and_deleting_them_is_one_transaction_within_the_limit(cluster:
     assert partitions_in(cluster.created) == PARTITIONS
     assert size_of(cluster.created) < limit
     deleted = topics.delete_topics(cluster.image, DeleteTopics(topic_ids=[cluster.partitions("t")[0].topic_id]))
-    assert len(deleted.records) == 2 * PARTITIONS + 1
+    assert len(deleted.records) == 3 * PARTITIONS + 1
     assert size_of(deleted.records) < limit
 
 

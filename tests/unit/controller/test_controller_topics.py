@@ -121,7 +121,7 @@ class TestGrowAndDelete:
         after = cluster.partitions("t")
         assert after[:2] == before
         assert len(after) == 4
-        assert len({stream for p in after for stream in (p.meta_stream_id, p.data_stream_id)}) == 8
+        assert len({stream for p in after for stream in p.stream_ids}) == 12
 
     def test_what_is_refused(self, cluster: Cluster) -> None:
         cluster.topic("t", 2)
@@ -151,7 +151,7 @@ class TestGrowAndDelete:
         again = cluster.create(NewTopic(name="t"))
         assert again.topic_id != created.topic_id
         assert dict(cluster.image.configs.topic("t")) == {}
-        assert cluster.partitions("t")[0].meta_stream_id == 2
+        assert cluster.partitions("t")[0].meta_stream_id == 3
 
     def test_too_much_at_once_is_deleted_by_the_next_request(self, cluster: Cluster, monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setattr(topics, "PARTITIONS_PER_REQUEST_MAX", 3)

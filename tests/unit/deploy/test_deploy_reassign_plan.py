@@ -115,9 +115,8 @@ def test_states() -> None:
 
 
 def record(move: Move | None) -> PartitionRecord:
-    return PartitionRecord(
-        UUID(int=1), 0, (NodeId(2),), NodeId(2), NodeEpoch(1), StreamEpoch(5), StreamId(0), StreamId(1), target_replicas=None, move=move
-    )
+    streams = StreamId(0), StreamId(1), StreamId(2)
+    return PartitionRecord(UUID(int=1), 0, (NodeId(2),), NodeId(2), NodeEpoch(1), StreamEpoch(5), *streams, target_replicas=None, move=move)
 
 
 def trace(node_id: int, epoch: int, *, gave_up: bool, **steps: float) -> MoveTrace:

@@ -17,7 +17,7 @@ from stream.keys import manifest_key, parse_manifest_key
 from stream.manifest import codec
 from stream.manifest.codec import Draft
 from stream.manifest.errors import OffsetsLost, OffsetsMissing
-from stream.manifest.model import Entries, LiveWal, ManifestRoot, PageRef, PartitionEntry, SectionRef, Shard, TopicEntry
+from stream.manifest.model import Entries, LiveWal, ManifestRoot, PageRef, PartitionEntry, SectionRef, Shard, StreamEntry, TopicEntry
 from stream.manifest.plan import OffsetRange, Source, TailRange, joined_tail, plan
 
 TOPIC_ID = UUID(int=7)
@@ -38,8 +38,10 @@ def entries(start: int, *spans: int) -> Entries:
 def a_shard(draft: Draft) -> Shard:
     page = entries(0, 10, 20, 30)
     ref = PageRef(0, 60, 3, 60, 6_000, 1_002, draft.add(codec.encode_entries(page)))
-    full = PartitionEntry(0, 41, 3, 5, 4, 70, 70, 70, (ref,), entries(60, 10))
-    empty = PartitionEntry(1, 43, -1, 0, 0, 0, 0, 0, (), entries(0))
+    events = PageRef(0, 60, 3, 60, 6_000, 1_002, draft.add(codec.encode_entries(page)))
+    txn = StreamEntry(42, 60, 66, (events,), entries(60, 4, 2))
+    full = PartitionEntry(0, 3, 5, StreamEntry(41, 4, 70, (ref,), entries(60, 10)), txn)
+    empty = PartitionEntry(1, -1, 0, StreamEntry(44, 0, 0, (), entries(0)), StreamEntry(45, 0, 0, (), entries(0)))
     return Shard(TOPIC_ID, 0, (full, empty))
 
 
@@ -57,7 +59,7 @@ def read(data: bytes) -> tuple[ManifestRoot, Shard, Entries]:
     root = codec.decode_root(codec.unpack_section(section(data, footer.root), footer.root, KEY), footer, KEY)
     ref = root.topics[0].shards[0]
     shard = codec.decode_shard(codec.unpack_section(section(data, ref), ref, KEY), ref, KEY)
-    page = shard.partitions[0].pages[0]
+    page = shard.partitions[0].data.pages[0]
     return root, shard, codec.decode_entries(codec.unpack_section(section(data, page.section), page.section, KEY), page, KEY)
 
 
@@ -72,16 +74,16 @@ def test_what_is_written_is_read() -> None:
 
 def test_the_bytes_are_those_of_the_documentation() -> None:
     data, _, root = written()
-    assert data[:16] == b"PNSTMNFT" + bytes.fromhex("0001 000000000000")
+    assert data[:16] == b"PNSTMNFT" + bytes.fromhex("0002 000000000000")
     footer = data[-52:]
     at, stored, raw, crc, epoch, version, form, _, end = codec.FOOTER.unpack(footer)
-    assert (epoch, version, form, end) == (2, 1, 1, b"TFMNTSNP")
+    assert (epoch, version, form, end) == (2, 1, 2, b"TFMNTSNP")
     assert at + stored == len(data) - 52
     assert crc32c(data[at : at + stored]) == crc
     plain = bytes(cramjam.zstd.decompress(data[at : at + stored]))
     assert len(plain) == raw
     assert plain.startswith(bytes.fromhex("97 a1 63 02 01 63 cf 0000018bcfe5687b 91 93 03 11 05 91 94 a7") + b"flights\xd9\x24")
-    page = bytes(cramjam.zstd.decompress(section(data, read(data)[1].partitions[0].pages[0].section)))
+    page = bytes(cramjam.zstd.decompress(section(data, read(data)[1].partitions[0].data.pages[0].section)))
     assert page.startswith(bytes.fromhex("94 00 c4 78") + (10).to_bytes(8, "big") + (20).to_bytes(8, "big"))
     assert page.endswith(b"data/b2a10000/6699\ndata/b2a10000/6700\ndata/b2a10000/6701")
     assert root.moment == (2, 1)
@@ -101,7 +103,7 @@ def test_hostile_sections_with_good_checksums_are_refused_or_make_sense(seed: in
     rng = Random(seed)
     draft = Draft(1)
     shard = a_shard(draft)
-    page = shard.partitions[0].pages[0]
+    page = shard.partitions[0].data.pages[0]
     footer = codec.Footer(SectionRef(1, 0, 0, 0, 0), 2)
     decoders: list[Any] = [
         (codec.encode_shard(shard), lambda raw, ref: codec.decode_shard(raw, ref, KEY)),

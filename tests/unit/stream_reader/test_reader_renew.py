@@ -10,8 +10,8 @@ import pytest
 from stream.errors import StreamError
 from stream.manifest.errors import OffsetsLost, TopicReplaced, UnknownPartition
 from stream.manifest.plan import OffsetRange
-from stream.reader.renew import planned_anew, ranges_of
-from stream.reader.slices import Slice
+from stream.reader.renew import decided, planned_anew, ranges_of
+from stream.reader.slices import AbortedTransaction, Slice
 
 LEFT = [
     Slice("wal/1", 10, "a", 0, 7, 0, 10, 1, 1),
@@ -54,6 +54,29 @@ def test_a_topic_of_the_same_name_is_not_the_same_topic() -> None:
     told: list[StreamError] = []
     assert ranges_of(planned_anew(plan, LEFT, told.append)) == [OffsetRange("b", 1, 5, 9)]
     assert [str(error) for error in told] == [str(TopicReplaced("a"))]
+
+
+def test_what_is_not_known_to_be_decided_any_more_is_lost_and_never_read() -> None:
+    aborted = {7: [AbortedTransaction(1, 12, 18)], 8: []}
+
+    def look(ranges: Sequence[OffsetRange]) -> dict[int, list[AbortedTransaction]]:
+        if ranges[0].start_offset < 13:
+            raise OffsetsLost("a", 0, ranges[0].start_offset, 13, 13)
+        if any(item.topic == "b" for item in ranges):
+            raise UnknownPartition("b", None)
+        return aborted
+
+    with pytest.raises(OffsetsLost):
+        decided(look, LEFT)
+    told: list[StreamError] = []
+    slices, found = decided(look, LEFT, told.append)
+    assert ([(part.key, part.start_offset, part.end_offset) for part in slices], found) == ([("wal/2", 13, 20)], aborted)
+    assert [type(error) for error in told] == [OffsetsLost, UnknownPartition]
+    with pytest.raises(TopicReplaced):
+        decided(lambda _: {8: []}, LEFT)
+    told = []
+    slices, _ = decided(lambda _: {8: []}, LEFT, told.append)
+    assert [part.topic for part in slices] == ["b"]
 
 
 def test_the_package_is_imported_without_pyarrow_and_names_what_is_missing() -> None:

@@ -1,0 +1,90 @@
+"""WriteTxnMarkers: a transaction coordinator tells the leader of a partition how a producer's transaction ended there.
+
+Invariants: an answer without an error means that the marker is durable, and for `__consumer_offsets` that its offsets count or are
+forgotten, which happens even if nobody waits for the answer any more; a marker that comes again is appended again, which changes nothing.
+All partitions of one marker go into one group; the markers of a request enter the log in their order.
+Limits: a request is as large as a frame may be; how long durability may take is bounded by the WAL.
+Must not: decide how a transaction ends, or wait for partitions to open (the coordinator tries again).
+Source: Kafka `KafkaApis.handleWriteTxnMarkersRequest`; KIP-98.
+"""
+
+import asyncio
+from collections.abc import Iterable
+from typing import TypeAlias
+
+from broker.dispatch import encode_response
+from broker.errors import ErrorCode
+from broker.internal_topics import OFFSETS_TOPIC
+from broker.partition.append import AppendGroup
+from broker.partition.partition import Partition
+from broker.ports import Node, RequestContext, Response
+from broker.wire import framing
+from broker.wire.gen.write_txn_markers import (
+    WritableTxnMarker,
+    WritableTxnMarkerPartitionResult,
+    WritableTxnMarkerResult,
+    WritableTxnMarkerTopicResult,
+    WriteTxnMarkersResponse,
+    decode_request,
+)
+from stream.batch.control import Marker
+
+TopicPartition: TypeAlias = tuple[str, int]
+Codes: TypeAlias = dict[TopicPartition, ErrorCode]
+
+
+async def handle_write_txn_markers(node: Node, ctx: RequestContext) -> Response:
+    request = framing.decode_body(decode_request, ctx.frame, ctx.body_offset, ctx.api_version)
+    started = [(item, start_marker(node, _marker(item), _partitions(item))) for item in request.markers]
+    results = [_result(item, await codes) for item, codes in started]
+    return encode_response(ctx, WriteTxnMarkersResponse(markers=results))
+
+
+def start_marker(node: Node, marker: Marker, wanted: Iterable[TopicPartition]) -> "asyncio.Future[Codes]":
+    """End the producer's transaction in these partitions, as far as they are led here; appended when this returns, durable when it is done.
+
+    NOT_LEADER_OR_FOLLOWER: ask the leader, or again. INVALID_PRODUCER_EPOCH, TRANSACTION_COORDINATOR_FENCED: somebody newer was here.
+    """
+    done: asyncio.Future[Codes] = asyncio.get_running_loop().create_future()
+    codes: Codes = {}
+    parts: list[tuple[Partition, Marker]] = []
+    for key in dict.fromkeys(wanted):
+        found = node.partitions.get(*key)
+        if marker.producer_id < 0:
+            codes[key] = ErrorCode.INVALID_REQUEST
+        elif isinstance(found, Partition) and node.can_write():
+            parts.append((found, marker))
+        elif isinstance(found, Partition) or found is ErrorCode.LEADER_NOT_AVAILABLE:
+            codes[key] = ErrorCode.NOT_LEADER_OR_FOLLOWER
+        else:
+            codes[key] = found
+
+    def settled() -> None:
+        for (partition, _), outcome in zip(parts, group.outcomes, strict=True):
+            codes[partition.topic_name, partition.index] = outcome.code
+            if outcome.code is ErrorCode.NONE and partition.topic_name == OFFSETS_TOPIC:
+                node.groups.complete_transaction(partition.index, marker.producer_id, marker.committed)
+        if not done.done():
+            done.set_result(codes)
+
+    group = AppendGroup(settled)
+    group.run(node.storage, parts, node.now_ms())
+    return done
+
+
+def _marker(item: WritableTxnMarker) -> Marker:
+    return Marker(item.producer_id, item.producer_epoch, item.transaction_result, item.coordinator_epoch)
+
+
+def _partitions(item: WritableTxnMarker) -> list[TopicPartition]:
+    return [(topic.name, index) for topic in item.topics for index in topic.partition_indexes]
+
+
+def _result(item: WritableTxnMarker, codes: Codes) -> WritableTxnMarkerResult:
+    topics = [
+        WritableTxnMarkerTopicResult(
+            topic.name, [WritableTxnMarkerPartitionResult(index, codes[topic.name, index]) for index in topic.partition_indexes]
+        )
+        for topic in item.topics
+    ]
+    return WritableTxnMarkerResult(item.producer_id, topics)

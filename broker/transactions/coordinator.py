@@ -1,0 +1,300 @@
+"""The transaction coordinator of one broker: the shell around `Transaction`, with its state in `__transaction_state`.
+
+A transactional id lives in one partition of that topic; whoever leads the partition is its coordinator. Becoming leader loads the
+partition and goes on with what was decided and not finished. Invariants: nothing is answered, and no partition told, before the record that
+says so is durable; records of an id are appended one after the other; markers carry the leader epoch of the partition, so that those of an
+earlier coordinator are refused.
+Limits: `TransactionLimits`; a request waits at most SETTLE_WAIT_S for the transaction before it, then it gets CONCURRENT_TRANSACTIONS.
+Must not: know Kafka requests (handlers), or how markers travel.
+Source: Kafka TransactionCoordinator, TransactionStateManager.
+"""
+
+import asyncio
+from collections.abc import Awaitable, Callable, Iterable
+from dataclasses import dataclass, field
+from typing import Final, TypeAlias
+
+import structlog
+
+from broker.coordinated import Coordinated
+from broker.coordinator_log import CoordinatorLog
+from broker.transactions.machine import Transaction, new_transaction
+from broker.transactions.markers import MarkerSender
+from broker.transactions.model import (
+    NO_EPOCH,
+    NO_PRODUCER_ID,
+    Persist,
+    ProducerIdentity,
+    TopicPartition,
+    TransactionLimits,
+    TransactionMetadata,
+    TransactionState,
+    WriteMarkers,
+)
+from broker.transactions.records import MalformedTransactionRecord, decode_key, decode_value, encode_key, encode_value
+from broker.wire.error_codes import ErrorCode
+from stream.batch.control import Marker
+
+log = structlog.get_logger()
+
+SETTLE_WAIT_S: Final = 1.0
+"""How long a request waits for the markers of the transaction before: a PUT or two, less than the pauses of most clients' retries."""
+COMPLETE_RETRY_S: Final = 0.2
+
+Outcome: TypeAlias = ErrorCode | Persist
+NOBODY: Final = ProducerIdentity(NO_PRODUCER_ID, NO_EPOCH)
+
+
+@dataclass(slots=True, eq=False)
+class _Partition:
+    """One partition of `__transaction_state`, loaded."""
+
+    index: int
+    epoch: int
+    transactions: dict[str, Transaction] = field(default_factory=dict[str, Transaction])
+    waiting: dict[str, asyncio.Event] = field(default_factory=dict[str, asyncio.Event])
+    """By transactional id: requests that wait until a record of it is durable, or failed."""
+
+
+class TransactionCoordinator:
+    """All methods are called on the event loop. now_ms: the wall clock, for its times are stored."""
+
+    def __init__(
+        self,
+        transactions_log: CoordinatorLog,
+        markers: MarkerSender,
+        limits: TransactionLimits,
+        *,
+        now_ms: Callable[[], int],
+        allocate_producer_id: Callable[[], Awaitable[int]],
+        tick_interval_ms: int,
+    ) -> None:
+        self._log = transactions_log
+        self._markers = markers
+        self._limits = limits
+        self._now_ms = now_ms
+        self._allocate_producer_id = allocate_producer_id
+        self._tick_interval_s = tick_interval_ms / 1_000
+        self._led: Coordinated[_Partition] = Coordinated(transactions_log, self._load, self._unload)
+        self._timer: asyncio.TimerHandle | None = None
+
+    # --- becoming and ceasing to be coordinator -----------------------------------------------------------------------------------------
+
+    def partition_opened(self, partition: int) -> None:
+        self._led.opened(partition)
+        if self._timer is None:
+            self._timer = asyncio.get_running_loop().call_later(self._tick_interval_s, self._tick_regularly)
+
+    def partition_closed(self, partition: int) -> None:
+        self._led.closed(partition)
+
+    def close(self) -> None:
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+        self._led.close()
+        self._markers.close()
+
+    def partition_of(self, transactional_id: str) -> int | None:
+        """Partition of `__transaction_state`; None while the topic does not exist."""
+        return self._led.partition_of(transactional_id)
+
+    async def _load(self, partition: int) -> _Partition:
+        state = _Partition(partition, self._log.leader_epoch(partition))
+        malformed_count = 0
+        async for batch in self._log.read(partition):
+            for key, value in batch.records:
+                try:
+                    self._replay(state, key, value)
+                except MalformedTransactionRecord:
+                    malformed_count += 1
+        # What was decided is finished once this state can be found, and not before: `done` looks for it.
+        asyncio.get_running_loop().call_soon(self._resume, state)
+        log.info("transactions_loaded", partition=partition, transactions=len(state.transactions), malformed=malformed_count)
+        return state
+
+    def _replay(self, state: _Partition, key: bytes, value: bytes | None) -> None:
+        transactional_id = decode_key(key)
+        if transactional_id is None:
+            return
+        if value is None:
+            state.transactions.pop(transactional_id, None)
+        else:
+            state.transactions[transactional_id] = Transaction(decode_value(transactional_id, value), self._limits)
+
+    def _resume(self, state: _Partition) -> None:
+        for transaction in state.transactions.values():
+            self._run(state, transaction, transaction.resume())
+
+    def _unload(self, state: _Partition) -> None:
+        self._markers.forget(state.index)
+        for transactional_id in list(state.waiting):
+            _tell_change(state, transactional_id)
+
+    # --- requests -----------------------------------------------------------------------------------------------------------------------
+
+    async def init_producer_id(
+        self, transactional_id: str, timeout_ms: int, expected: ProducerIdentity | None
+    ) -> tuple[ErrorCode, ProducerIdentity]:
+        """Fences whoever used the id before, aborting what is open. Raises ControllerError, TimeoutError when no producer id can be had."""
+        if transactional_id == "":
+            return ErrorCode.INVALID_REQUEST, NOBODY
+        if not 0 < timeout_ms <= self._limits.timeout_max_ms:
+            return ErrorCode.INVALID_TRANSACTION_TIMEOUT, NOBODY
+        await self._led.ready(transactional_id)
+        fresh_producer_id = None
+        found = self._led.find(transactional_id)
+        if not isinstance(found, ErrorCode):
+            known = found.transactions.get(transactional_id)
+            if known is None or known.wants_producer_id(expected):
+                fresh_producer_id = await self._allocate_producer_id()
+        given = NOBODY
+
+        def step(transaction: Transaction) -> Outcome:
+            nonlocal given
+            outcome = transaction.init_producer(timeout_ms, expected, fresh_producer_id, self._now_ms())
+            if isinstance(outcome, Persist):
+                given = ProducerIdentity(outcome.metadata.producer_id, outcome.metadata.producer_epoch)
+            return outcome
+
+        code = await self._submit(transactional_id, step, create=True)
+        return code, given if code is ErrorCode.NONE else NOBODY
+
+    async def add_partitions(self, transactional_id: str, producer: ProducerIdentity, partitions: Iterable[TopicPartition]) -> ErrorCode:
+        added = frozenset(partitions)
+        return await self._submit(transactional_id, lambda transaction: transaction.add_partitions(producer, added, self._now_ms()))
+
+    async def end(self, transactional_id: str, producer: ProducerIdentity, *, committed: bool) -> ErrorCode:
+        """Decided for good when it returns NONE; the markers are on their way then."""
+        return await self._submit(
+            transactional_id, lambda transaction: transaction.end(producer, committed=committed, now_ms=self._now_ms())
+        )
+
+    async def describe(self, transactional_id: str) -> TransactionMetadata | ErrorCode:
+        await self._led.ready(transactional_id)
+        found = self._led.find(transactional_id)
+        if isinstance(found, ErrorCode):
+            return found
+        transaction = found.transactions.get(transactional_id)
+        return ErrorCode.TRANSACTIONAL_ID_NOT_FOUND if transaction is None or transaction.is_new else transaction.current
+
+    def listed(self) -> list[TransactionMetadata]:
+        """Those of the partitions that are loaded here."""
+        return [
+            transaction.current
+            for state in self._led.loaded()
+            for transaction in state.transactions.values()
+            if not transaction.is_new and transaction.current.state is not TransactionState.DEAD
+        ]
+
+    # --- one request at a time ------------------------------------------------------------------------------------------------------------
+
+    async def _submit(self, transactional_id: str, step: Callable[[Transaction], Outcome], *, create: bool = False) -> ErrorCode:
+        """Take the step, again when the transaction before is finished; return when what it decided is durable."""
+        if transactional_id == "":
+            return ErrorCode.INVALID_REQUEST
+        await self._led.ready(transactional_id)
+        deadline = asyncio.get_running_loop().time() + SETTLE_WAIT_S
+        while True:
+            state = self._led.find(transactional_id)
+            if isinstance(state, ErrorCode):
+                return state
+            transaction = self._transaction(state, transactional_id, create=create)
+            if isinstance(transaction, ErrorCode):
+                return transaction
+            outcome = step(transaction)
+            if isinstance(outcome, Persist):
+                outcome = await self._persist(state, transaction, outcome)
+            if outcome is not ErrorCode.CONCURRENT_TRANSACTIONS or not await _until_changed(state, transactional_id, deadline):
+                return outcome
+
+    def _transaction(self, state: _Partition, transactional_id: str, *, create: bool) -> Transaction | ErrorCode:
+        transaction = state.transactions.get(transactional_id)
+        if transaction is not None:
+            return transaction
+        if not create:
+            return ErrorCode.INVALID_PRODUCER_ID_MAPPING
+        if len(state.transactions) >= self._limits.transactions_max:
+            return ErrorCode.COORDINATOR_NOT_AVAILABLE
+        transaction = state.transactions[transactional_id] = new_transaction(transactional_id, self._limits)
+        return transaction
+
+    async def _persist(self, state: _Partition, transaction: Transaction, persist: Persist) -> ErrorCode:
+        future: asyncio.Future[ErrorCode] = asyncio.get_running_loop().create_future()
+
+        def answer(code: ErrorCode) -> None:
+            if not future.done():
+                future.set_result(code)
+
+        self._append(state, transaction, persist, answer)
+        return await future
+
+    def _append(self, state: _Partition, transaction: Transaction, persist: Persist, answer: Callable[[ErrorCode], None]) -> None:
+        metadata = persist.metadata
+        is_dead = metadata.state is TransactionState.DEAD
+        record = (encode_key(metadata.transactional_id), None if is_dead else encode_value(metadata))
+
+        def done(code: ErrorCode) -> None:
+            if code is ErrorCode.NONE:
+                self._run(state, transaction, transaction.persisted())
+            else:
+                transaction.not_persisted()
+            if transaction.is_new or transaction.current.state is TransactionState.DEAD:
+                state.transactions.pop(metadata.transactional_id, None)
+            _tell_change(state, metadata.transactional_id)
+            answer(persist.answer if code is ErrorCode.NONE else _for_clients(code))
+
+        self._log.append(state.index, [record], done)
+
+    # --- finishing what is decided --------------------------------------------------------------------------------------------------------
+
+    def _run(self, state: _Partition, transaction: Transaction, effect: WriteMarkers | None) -> None:
+        if effect is None or self._led.get(state.index) is not state:
+            return
+        metadata = effect.metadata
+        marker = Marker(metadata.producer_id, metadata.producer_epoch, effect.is_commit, state.epoch)
+        self._markers.send(state.index, marker, metadata.partitions, lambda: self._complete(state, transaction))
+
+    def _complete(self, state: _Partition, transaction: Transaction) -> None:
+        """All markers are written: say so, again and again if need be, for the next transaction of the id waits for it."""
+        if self._led.get(state.index) is not state:
+            return
+
+        def answer(code: ErrorCode) -> None:
+            if code is not ErrorCode.NONE:
+                asyncio.get_running_loop().call_later(COMPLETE_RETRY_S, self._complete, state, transaction)
+
+        self._append(state, transaction, transaction.markers_written(self._now_ms()), answer)
+
+    def _tick_regularly(self) -> None:
+        self._timer = asyncio.get_running_loop().call_later(self._tick_interval_s, self._tick_regularly)
+        self.tick()
+
+    def tick(self) -> None:
+        """Abort what takes too long, forget what nobody uses."""
+        now_ms = self._now_ms()
+        for state in self._led.loaded():
+            for transaction in list(state.transactions.values()):
+                persist = transaction.tick(now_ms)
+                if persist is not None:
+                    self._append(state, transaction, persist, lambda code: None)
+
+
+async def _until_changed(state: _Partition, transactional_id: str, deadline: float) -> bool:
+    """False: it is too late to wait any more."""
+    try:
+        async with asyncio.timeout_at(deadline):
+            await state.waiting.setdefault(transactional_id, asyncio.Event()).wait()
+    except TimeoutError:
+        return False
+    return True
+
+
+def _tell_change(state: _Partition, transactional_id: str) -> None:
+    changed = state.waiting.pop(transactional_id, None)
+    if changed is not None:
+        changed.set()
+
+
+def _for_clients(code: ErrorCode) -> ErrorCode:
+    return ErrorCode.INVALID_REQUEST if code in {ErrorCode.MESSAGE_TOO_LARGE, ErrorCode.RECORD_LIST_TOO_LARGE} else code

@@ -1,0 +1,182 @@
+"""Carries the outcome of transactions to the leaders of their partitions, for as long as it takes.
+
+One request at a time goes to each broker, with everything that waits for it: under load many transactions share a request. What fails goes
+round again after a pause that doubles, routed anew. Invariants: a transaction is reported done once, when every partition has its marker or
+no longer exists; nothing is sent for transactions of a partition of `__transaction_state` that this broker has lost.
+Repeating a marker is harmless: the leader checks epochs, and a transaction that has ended is not ended again.
+Limits: MARKERS_PER_REQUEST_MAX partitions in a request, one request per broker, REQUEST_TIMEOUT_S for its answer.
+Must not: know how requests travel (`Write`), or write the state of a transaction.
+Source: Kafka TransactionMarkerChannelManager, TransactionMarkerRequestCompletionHandler.
+"""
+
+import asyncio
+from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Final, TypeAlias
+
+import structlog
+
+from broker.transactions.model import TopicPartition
+from broker.wire.error_codes import ErrorCode
+from stream.batch.control import Marker
+from stream.ids import NodeId
+
+log = structlog.get_logger()
+
+MARKERS_PER_REQUEST_MAX: Final = 2_000
+REQUEST_TIMEOUT_S: Final = 5.0
+_RETRY_FIRST_S: Final = 0.05
+_RETRY_MAX_S: Final = 2.0
+_FENCED: Final = int(ErrorCode.TRANSACTION_COORDINATOR_FENCED)
+_SETTLED: Final = frozenset({ErrorCode.NONE, ErrorCode.INVALID_PRODUCER_EPOCH})
+"""A partition that knows a later epoch of the producer has nothing left of ours to end."""
+
+
+@dataclass(slots=True, eq=False)
+class _Job:
+    coordinator_partition: int
+    marker: Marker
+    done: Callable[[], None]
+    remaining: set[TopicPartition]
+    is_over: bool = False
+
+
+@dataclass(slots=True, eq=False)
+class Target:
+    """One partition that needs its marker."""
+
+    job: _Job
+    partition: TopicPartition
+    attempts_count: int = 0
+
+    @property
+    def marker(self) -> Marker:
+        return self.job.marker
+
+
+@dataclass(slots=True)
+class _Lane:
+    """What waits for one broker."""
+
+    waiting: list[Target] = field(default_factory=list[Target])
+    sender: asyncio.Task[None] | None = None
+
+
+LeaderOf: TypeAlias = Callable[[TopicPartition], NodeId | None]
+"""None: nobody leads it at the moment. Raises KeyError: it does not exist (any more)."""
+Write: TypeAlias = Callable[[NodeId, Sequence[Target]], Awaitable[Mapping[Target, int]]]
+"""One request to one broker: error codes. May raise anything: then all of it is tried again."""
+
+
+class MarkerSender:
+    def __init__(self, leader_of: LeaderOf, write: Write) -> None:
+        self._leader_of = leader_of
+        self._write = write
+        self._jobs: dict[int, set[_Job]] = {}
+        self._lanes: dict[NodeId, _Lane] = {}
+        self._retries: dict[float, tuple[asyncio.TimerHandle, list[Target]]] = {}
+
+    def send(self, coordinator_partition: int, marker: Marker, partitions: Iterable[TopicPartition], done: Callable[[], None]) -> None:
+        """`done` is called once all have it; not at all if this broker loses the coordinator's partition before (`forget`)."""
+        job = _Job(coordinator_partition, marker, done, set(partitions))
+        self._jobs.setdefault(coordinator_partition, set()).add(job)
+        if not job.remaining:
+            self._finish(job)
+        self._route([Target(job, partition) for partition in sorted(job.remaining)])
+
+    def forget(self, coordinator_partition: int) -> None:
+        for job in self._jobs.pop(coordinator_partition, set()):
+            job.is_over = True
+
+    def close(self) -> None:
+        for partition in list(self._jobs):
+            self.forget(partition)
+        for timer, _ in self._retries.values():
+            timer.cancel()
+        for lane in self._lanes.values():
+            if lane.sender is not None:
+                lane.sender.cancel()
+
+    # --- routing --------------------------------------------------------------------------------------------------------------------------
+
+    def _route(self, targets: Iterable[Target]) -> None:
+        unled: list[Target] = []
+        for target in targets:
+            if target.job.is_over:
+                continue
+            try:
+                leader = self._leader_of(target.partition)
+            except KeyError:
+                self._settle(target)
+                continue
+            if leader is None:
+                unled.append(target)
+                continue
+            lane = self._lanes.setdefault(leader, _Lane())
+            lane.waiting.append(target)
+            if lane.sender is None:
+                lane.sender = asyncio.get_running_loop().create_task(self._serve(leader, lane))
+        self._retry(unled)
+
+    async def _serve(self, node_id: NodeId, lane: _Lane) -> None:
+        try:
+            while lane.waiting:
+                batch, lane.waiting = lane.waiting[:MARKERS_PER_REQUEST_MAX], lane.waiting[MARKERS_PER_REQUEST_MAX:]
+                batch = [target for target in batch if not target.job.is_over]
+                if batch:
+                    await self._request(node_id, batch)
+        finally:
+            lane.sender = None
+
+    async def _request(self, node_id: NodeId, batch: Sequence[Target]) -> None:
+        try:
+            async with asyncio.timeout(REQUEST_TIMEOUT_S):
+                results = await self._write(node_id, batch)
+        except Exception as error:  # noqa: BLE001 - whatever it met, the decided outcome has to arrive: log, wait, again
+            log.info("markers_not_written", node_id=node_id, partitions=len(batch), error=str(error), kind=type(error).__name__)
+            self._retry(batch)
+            return
+        again: list[Target] = []
+        for target in batch:
+            code = results.get(target, ErrorCode.UNKNOWN_SERVER_ERROR)
+            if code in _SETTLED:
+                self._settle(target)
+            elif code == _FENCED:
+                # The next coordinator finishes it; that we have lost the partition is on its way to us.
+                self._end(target.job)
+            else:
+                again.append(target)
+        if again:
+            codes = sorted({results.get(target, ErrorCode.UNKNOWN_SERVER_ERROR) for target in again})
+            log.info("markers_refused", node_id=node_id, partitions=len(again), codes=codes)
+            self._retry(again)
+
+    def _retry(self, targets: Sequence[Target]) -> None:
+        for target in targets:
+            delay_s = min(_RETRY_MAX_S, _RETRY_FIRST_S * 2 ** min(target.attempts_count, 10))
+            target.attempts_count += 1
+            if delay_s not in self._retries:
+                self._retries[delay_s] = (asyncio.get_running_loop().call_later(delay_s, self._route_again, delay_s), [])
+            self._retries[delay_s][1].append(target)
+
+    def _route_again(self, delay_s: float) -> None:
+        _, targets = self._retries.pop(delay_s)
+        self._route(targets)
+
+    # --- the end --------------------------------------------------------------------------------------------------------------------------
+
+    def _settle(self, target: Target) -> None:
+        job = target.job
+        job.remaining.discard(target.partition)
+        if not job.remaining and not job.is_over:
+            self._finish(job)
+
+    def _finish(self, job: _Job) -> None:
+        self._end(job)
+        job.done()
+
+    def _end(self, job: _Job) -> None:
+        job.is_over = True
+        jobs = self._jobs.get(job.coordinator_partition)
+        if jobs is not None:
+            jobs.discard(job)

@@ -1,0 +1,54 @@
+"""Control batches: the markers that end transactions, byte for byte as Kafka writes them.
+
+Invariant: a marker is one record in a batch of its own, transactional and control, without a sequence; it takes one offset.
+Must not: decide whether a marker may be written (`broker.partition` does).
+Source: Kafka `ControlRecordType`, `EndTransactionMarker`; KIP-98.
+"""
+
+import struct
+from typing import Final, NamedTuple
+
+from stream.batch.header import CONTROL_MASK, TRANSACTIONAL_MASK, Buffer
+from stream.batch.records import Record, decode_records, encode_batch
+from stream.errors import BatchCorrupt
+
+_VERSION: Final = 0
+_ABORT: Final = 0
+_COMMIT: Final = 1
+_KEY: Final = struct.Struct(">hh")
+_VALUE: Final = struct.Struct(">hi")
+
+
+class Marker(NamedTuple):
+    """How a producer's transaction ended, and which coordinator says so."""
+
+    producer_id: int
+    producer_epoch: int
+    committed: bool
+    coordinator_epoch: int
+
+
+def encode_marker(marker: Marker, now_ms: int, *, base_offset: int = 0, leader_epoch: int = -1) -> bytearray:
+    key = _KEY.pack(_VERSION, _COMMIT if marker.committed else _ABORT)
+    value = _VALUE.pack(_VERSION, marker.coordinator_epoch)
+    return encode_batch(
+        [Record(base_offset, now_ms, key, value, ())],
+        base_offset=base_offset,
+        leader_epoch=leader_epoch,
+        producer_id=marker.producer_id,
+        producer_epoch=marker.producer_epoch,
+        attributes=TRANSACTIONAL_MASK | CONTROL_MASK,
+    )
+
+
+def decode_marker(batch: Buffer, producer_id: int, producer_epoch: int) -> Marker:
+    """Of a control batch whose header has this producer. Raises BatchCorrupt for anything but a commit or an abort."""
+    try:
+        (record,) = decode_records(batch)
+        _, kind = _KEY.unpack(record.key or b"")
+        _, coordinator_epoch = _VALUE.unpack((record.value or b"")[: _VALUE.size])
+    except (ValueError, struct.error) as error:
+        raise BatchCorrupt(f"a control batch of producer {producer_id} holds no marker: {error}") from None
+    if kind not in {_ABORT, _COMMIT}:
+        raise BatchCorrupt(f"a control batch of producer {producer_id} has type {kind}")
+    return Marker(producer_id, producer_epoch, kind == _COMMIT, coordinator_epoch)

@@ -1,0 +1,51 @@
+"""An internal topic in memory, for coordinators without a broker. It holds back durability until told, as a store does."""
+
+import asyncio
+from collections.abc import AsyncIterator, Sequence
+
+from broker.coordinator_log import Done, KeyValue, LogBatch, TransactionalProducer
+from broker.wire.error_codes import ErrorCode
+
+
+class MemoryLog:
+    """Implements `CoordinatorLog`. It outlives its coordinators: the next one reads what was durable."""
+
+    def __init__(self, partition_count: int = 4) -> None:
+        self.partition_count = partition_count
+        self.foreign: set[int] = set()
+        self.durable: dict[int, list[LogBatch]] = {}
+        self.held: list[tuple[int, LogBatch, Done]] = []
+        self.hold = False
+        self.appended = asyncio.Event()
+        self.epoch = 1
+
+    def is_ours(self, partition: int) -> bool:
+        return partition not in self.foreign
+
+    def leader_epoch(self, partition: int) -> int:
+        return self.epoch
+
+    def append(self, partition: int, records: Sequence[KeyValue], done: Done, *, producer: TransactionalProducer | None = None) -> None:
+        self._append(partition, LogBatch(records, -1 if producer is None else producer.producer_id), done)
+
+    def append_marker(self, partition: int, producer_id: int, *, committed: bool, done: Done) -> None:
+        """What the leader of the partition does for WriteTxnMarkers."""
+        self._append(partition, LogBatch((), producer_id, committed), done)
+
+    def _append(self, partition: int, batch: LogBatch, done: Done) -> None:
+        self.held.append((partition, batch, done))
+        self.appended.set()
+        if not self.hold:
+            asyncio.get_running_loop().call_soon(self.release)
+
+    def release(self, error: ErrorCode = ErrorCode.NONE) -> None:
+        held, self.held = self.held, []
+        for partition, batch, done in held:
+            if error is ErrorCode.NONE:
+                self.durable.setdefault(partition, []).append(batch)
+            done(error)
+
+    async def read(self, partition: int) -> AsyncIterator[LogBatch]:
+        for batch in list(self.durable.get(partition, [])):
+            await asyncio.sleep(0)
+            yield batch

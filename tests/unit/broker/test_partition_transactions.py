@@ -1,0 +1,264 @@
+"""Transactions in a partition over real storage: what is stable, who is fenced; neither close, crash nor move forgets it."""
+
+import asyncio
+
+import pytest
+from partition_world import NOW, World, batch, key_of, transactional
+
+from broker.partition.append import AppendGroup
+from broker.partition.log import LogConfig
+from broker.wire.error_codes import ErrorCode
+from stream.batch.control import Marker
+from stream.batch.header import TRANSACTIONAL_MASK
+from stream.batch.records import Record, encode_batch
+
+
+@pytest.fixture
+async def world():
+    world = World()
+    world.brokers = [await world.broker(1)]
+    world.topic("t")
+    await world.brokers[0].opened("t")
+    yield world
+    await asyncio.gather(*(broker.close() for broker in world.brokers))
+
+
+@pytest.fixture
+async def one(world):
+    return world.brokers[0]
+
+
+async def stable(broker):
+    found = (await broker.fetch("t", isolation_level=1)).raw
+    latest = await broker.list_offsets("t", -1, isolation_level=1)
+    assert (latest.error_code, latest.offset) == (0, found.last_stable_offset)
+    return found.last_stable_offset
+
+
+async def test_a_transaction_is_seen_when_its_marker_is_there_and_not_before(one):
+    await one.produce("t", batch(b"plain"))
+    assert (await one.produce("t", transactional(7, 0, b"a", b"b"))).base_offset == 1
+    assert (await one.produce("t", batch(b"behind"))).base_offset == 3
+    assert await stable(one) == 1
+    assert await one.committed("t") == [b"plain"]
+    assert (await one.list_offsets("t", -1)).offset == 4
+    assert (await one.fetch("t")).values == [b"plain", b"a", b"b", b"behind"], "who reads uncommitted records sees them"
+    assert (await one.fetch("t")).raw.aborted_transactions is None
+    assert await one.mark("t", 7, commit=True) == ErrorCode.NONE
+    assert await stable(one) == 5
+    assert await one.committed("t") == [b"plain", b"a", b"b", b"behind"]
+
+
+async def test_what_was_aborted_is_told_of_and_nothing_else_is(one):
+    await one.produce("t", transactional(7, 0, b"gone"))
+    await one.produce("t", transactional(8, 0, b"kept"))
+    await one.mark("t", 8, commit=True)
+    await one.produce("t", transactional(7, 1, b"gone too"))
+    assert await stable(one) == 0
+    await one.mark("t", 7, commit=False)
+    await one.produce("t", transactional(7, 2, b"second"))
+    await one.mark("t", 7, commit=True)
+    raw = (await one.fetch("t", isolation_level=1)).raw
+    assert [(item.producer_id, item.first_offset) for item in raw.aborted_transactions] == [(7, 0)]
+    assert await one.committed("t") == [b"kept", b"second"]
+    later = (await one.fetch("t", 5, isolation_level=1)).raw
+    assert later.aborted_transactions == [], "it ended below"
+
+
+async def test_the_bytes_of_a_marker_are_kafkas(one):
+    await one.produce("t", transactional(7, 0, b"a"))
+    await one.mark("t", 7, commit=False, coordinator_epoch=9)
+    await one.mark("t", 7, commit=True, coordinator_epoch=9)
+    raw = bytes((await one.fetch("t", 1)).raw.records)
+    attributes, pid, epoch, sequence = raw[21:23], raw[43:51], raw[51:53], raw[53:57]
+    assert (attributes, pid, epoch, sequence) == (b"\0\x30", (7).to_bytes(8, "big"), b"\0\0", b"\xff\xff\xff\xff")
+    # length 16, attributes, deltas, key of 4 bytes: version 0, type; value of 6 bytes: version 0, coordinator epoch; no headers
+    assert raw[61:78] == bytes([32, 0, 0, 0, 8, 0, 0, 0, 0, 12, 0, 0, 0, 0, 0, 9, 0])
+    second = raw[78:]
+    assert second[65:70] == bytes([8, 0, 0, 0, 1]), "1: commit"
+
+
+async def test_markers_may_come_twice_or_for_nobody(one):
+    assert await one.mark("t", 5, commit=True) == ErrorCode.NONE
+    await one.produce("t", transactional(7, 0, b"a"))
+    assert await one.mark("t", 7, commit=False) == ErrorCode.NONE
+    assert await one.mark("t", 7, commit=False) == ErrorCode.NONE
+    assert await stable(one) == 4
+    raw = (await one.fetch("t", isolation_level=1)).raw
+    assert [(item.producer_id, item.first_offset) for item in raw.aborted_transactions] == [(7, 1)]
+    assert await one.mark("t", -1, commit=True) == ErrorCode.INVALID_REQUEST
+    assert await one.mark("t", 7, commit=True, index=1) == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+
+
+async def test_old_producers_and_old_coordinators_are_fenced(one):
+    await one.produce("t", transactional(7, 0, b"a", epoch=3))
+    assert (await one.produce("t", transactional(7, 0, b"x", epoch=2))).error_code == ErrorCode.INVALID_PRODUCER_EPOCH
+    assert await one.mark("t", 7, 2, commit=False) == ErrorCode.INVALID_PRODUCER_EPOCH
+    assert await one.mark("t", 7, 4, commit=False, coordinator_epoch=5) == ErrorCode.NONE
+    assert (await one.produce("t", transactional(7, 1, b"zombie", epoch=3))).error_code == ErrorCode.INVALID_PRODUCER_EPOCH
+    assert (await one.produce("t", transactional(7, 1, b"x", epoch=4))).error_code == ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER
+    assert await one.mark("t", 7, 4, commit=True, coordinator_epoch=4) == ErrorCode.TRANSACTION_COORDINATOR_FENCED
+    assert (await one.produce("t", transactional(7, 0, b"b", epoch=4))).error_code == 0
+    assert await one.mark("t", 7, 4, commit=True, coordinator_epoch=6) == ErrorCode.NONE
+    assert await one.committed("t") == [b"b"]
+
+
+async def test_within_a_transaction_a_producer_writes_nothing_else(one):
+    await one.produce("t", transactional(7, 0, b"a"))
+    plain = batch(b"b", producer_id=7, producer_epoch=0, base_sequence=1)
+    assert (await one.produce("t", plain)).error_code == ErrorCode.INVALID_TXN_STATE
+    assert (await one.produce("t", transactional(7, 0, b"a"))).base_offset == 0, "a repetition is one"
+    await one.mark("t", 7, commit=True)
+    assert (await one.produce("t", transactional(7, 0, b"a"))).base_offset == 0, "also when the transaction is over"
+    assert (await one.produce("t", plain)).error_code == 0
+    assert await stable(one) == 3
+
+
+@pytest.mark.parametrize(("attributes", "pid"), [(0x20, 7), (0x30, 7), (0x10, -1)])
+async def test_clients_write_no_markers_and_no_transactions_of_nobody(one, attributes, pid):
+    bad = batch(b"x", producer_id=pid, producer_epoch=0, base_sequence=0, attributes=attributes)
+    assert (await one.produce("t", bad)).error_code == ErrorCode.INVALID_RECORD
+
+
+async def test_a_coordinator_writes_for_a_producer_without_its_sequence(one):
+    partition = await one.opened("t")
+    for _ in range(2):
+        raw = encode_batch([Record(0, NOW, b"k", b"v")], producer_id=7, producer_epoch=1, attributes=TRANSACTIONAL_MASK)
+        settled = asyncio.Event()
+        group = AppendGroup(settled.set, from_coordinator=True)
+        group.run(one.storage, [(partition, memoryview(raw))], NOW)
+        await settled.wait()
+        assert group.outcomes[0].code == ErrorCode.NONE
+    assert await stable(one) == 0
+    assert (await one.produce("t", raw)).error_code == ErrorCode.INVALID_RECORD, "from a client it is refused"
+    await one.mark("t", 7, 1, commit=True)
+    assert await one.committed("t") == [b"v", b"v"]
+
+
+async def test_a_poll_for_committed_records_wakes_when_they_become_stable(one):
+    poll = asyncio.ensure_future(one.fetch_all([("t", 0, 0)], max_wait_ms=30_000, isolation_level=1))
+    await one.produce("t", transactional(7, 0, b"a"))
+    await one.produce("t", batch(b"b"))
+    for _ in range(20):
+        await asyncio.sleep(0)
+    assert not poll.done()
+    await one.mark("t", 7, commit=True)
+    async with asyncio.timeout(5):
+        found = (await poll).responses[0].partitions[0]
+    assert found.last_stable_offset == 3
+    assert found.records
+
+
+async def test_the_end_of_a_transaction_counts_only_when_it_is_durable(one):
+    await one.produce("t", transactional(7, 0, b"a"))
+    one.storage.stop_acknowledging()
+    marking = asyncio.ensure_future(one.mark("t", 7, commit=True))
+    partition = await one.opened("t")
+    await asyncio.sleep(0)
+    assert partition.log_end_offset == 2
+    assert not partition.log.transactions.is_open(7)
+    assert partition.last_stable_offset == 0
+    one.storage.resume_acknowledging()
+    assert await marking == ErrorCode.NONE
+    assert partition.last_stable_offset == 2
+
+
+async def test_there_is_a_limit_of_open_transactions(world, one):
+    partition = await one.opened("t")
+    limit = LogConfig().open_transactions_count_max
+    for pid in range(limit):
+        partition.log.transactions.begin(1_000 + pid, pid)
+    assert (await one.produce("t", transactional(1_000, 0, b"goes on"))).error_code == 0
+    refused = await one.produce("t", transactional(7, 0, b"one more"))
+    assert refused.error_code == ErrorCode.KAFKA_STORAGE_ERROR
+    assert ErrorCode.KAFKA_STORAGE_ERROR.retriable
+
+
+async def interleave(broker, pids, start, rounds=3):
+    """Each producer commits, aborts, and leaves its last transaction open. What is committed, by the offset of the first open one."""
+    sequences = dict.fromkeys(pids, start)
+    kept = []
+    for number in range(rounds):
+        for pid in pids:
+            value = b"%d-%d" % (pid, number)
+            assert (await broker.produce("t", transactional(pid, sequences[pid], value))).error_code == 0
+            sequences[pid] += 1
+            if number < rounds - 1:
+                commit = (pid + number) % 2 == 0
+                assert await broker.mark("t", pid, commit=commit) == ErrorCode.NONE
+                kept += [value] if commit else []
+    return kept
+
+
+@pytest.mark.parametrize("way", ["move", "crash", "checkpoint and crash"])
+async def test_another_leader_knows_what_is_stable_and_what_was_aborted(world, one, way):
+    kept = await interleave(one, [4, 5, 6], 0)
+    before = await stable(one), await one.committed("t"), await aborted(one)
+    assert before[1] == kept
+    two = await world.broker(2)
+    world.brokers = [two]
+    if way == "move":
+        world.lead("t", two)
+    else:
+        if way != "crash":
+            await one.partitions._life.checkpoint(list(one.partitions))
+            await one.storage.flush()
+            await one.produce("t", transactional(9, 0, b"after"))
+        await one.crash()
+        await world.fail_over(one, two)
+    await two.opened("t")
+    if way == "move":
+        await one.close()
+    assert (await stable(two), await two.committed("t"), await aborted(two)) == before
+    assert (await two.opened("t")).log.transactions.aborted_within(0, 100) is None, "told from the txn stream"
+    for pid in (4, 5, 6):
+        assert (await two.produce("t", transactional(pid, 3, b"%d-last" % pid))).error_code == 0
+        assert await two.mark("t", pid, commit=pid != 5) == ErrorCode.NONE
+    assert await two.mark("t", 9, commit=False) == ErrorCode.NONE
+    values = await two.committed("t")
+    assert [value for value in values if value in {b"4-2", b"5-2", b"6-2", b"4-last", b"5-last", b"6-last"}] == [
+        b"4-2", b"6-2", b"4-last", b"6-last"
+    ]  # fmt: skip
+
+
+async def aborted(broker):
+    raw = (await broker.fetch("t", isolation_level=1)).raw
+    return [(item.producer_id, item.first_offset) for item in raw.aborted_transactions]
+
+
+async def test_aborted_ones_beyond_the_memory_are_read(world, one):
+    partition = await one.opened("t")
+    partition.log.transactions._aborted_count_max = 2
+    for number in range(6):
+        await one.produce("t", transactional(7, number, b"%d" % number))
+        await one.mark("t", 7, commit=number % 2 == 0)
+    assert partition.log.transactions.aborted_within(0, 12) is None
+    assert await aborted(one) == [(7, 2), (7, 6), (7, 10)]
+    assert await one.committed("t") == [b"0", b"2", b"4"]
+    assert partition.log.transactions.aborted_within(6, 12) == [(7, 6, 7), (7, 10, 11)]
+
+
+async def test_the_txn_stream_is_trimmed_with_the_log(world, one):
+    for number in range(4):
+        await one.produce("t", transactional(7, number, b"%d" % number))
+        await one.mark("t", 7, commit=False)
+    partition = await one.opened("t")
+    assert partition.log.txn_trim_offset is None
+    await one.storage.trim(partition.log.data, 5)
+    assert partition.log.txn_trim_offset == 5
+    await one.partitions._life.checkpoint([partition])
+    assert partition.log.txn.start_offset == 5
+    two = await world.broker(2)
+    world.brokers.append(two)
+    world.lead("t", two)
+    await two.opened("t")
+    raw = (await two.fetch("t", 5, isolation_level=1)).raw
+    assert [(item.producer_id, item.first_offset) for item in raw.aborted_transactions] == [(7, 4), (7, 6)]
+    assert world.image.topics.partition(key_of(world, "t")).txn_stream_id == partition.log.txn.stream_id
+
+
+async def test_a_partition_without_transactions_has_an_empty_txn_stream(world, one):
+    await one.produce("t", batch(b"a"))
+    partition = await one.opened("t")
+    assert partition.log.txn.next_offset == 0
+    assert partition.log.plan_marker(Marker(1, 0, True, 0), NOW)[1].record_count == 1

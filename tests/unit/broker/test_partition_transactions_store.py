@@ -1,0 +1,179 @@
+"""Transactions as a reader sees them that has only the store: the same as the leader's consumers, however things lie in the store."""
+
+import asyncio
+from random import Random
+
+import pytest
+from partition_world import World, batch, transactional
+
+from broker.wire.error_codes import ErrorCode
+from controller.manifest.changes import ManifestChanges
+from controller.manifest.ledger import Ledger
+from stream.keys import manifest_key
+from stream.manifest.codec import Draft
+from stream.manifest.errors import OffsetsLost, OffsetsMissing
+from stream.manifest.model import LiveWal, ManifestRoot
+from stream.manifest.plan import OffsetRange
+from stream.manifest.view import ClusterView
+from stream.reader.read import read_slices
+
+
+class Published(World):
+    """A controller that publishes when it is told to."""
+
+    def __init__(self):
+        self.changes = ManifestChanges(everything=True)
+        super().__init__()
+        self.ledger, self.version = Ledger(), 0
+
+    def apply(self, records):
+        self.changes.note(records)
+        super().apply(records)
+
+    async def publish(self):
+        draft = Draft(self.version + 1)
+        changes, self.changes = self.changes, ManifestChanges()
+        self.ledger.absorb(changes, self.image, draft.version)
+        while not self.ledger.capture(self.image, 1):
+            pass
+        for _ in self.ledger.write(draft):
+            pass
+        self.version += 1
+        wals = tuple(LiveWal(wal.writer.node_id, wal.writer.node_epoch, wal.committed) for wal in self.image.nodes.running_wals())
+        root = ManifestRoot("test", 1, self.version, self.image.end_offset, self.now_ms, wals, self.ledger.topic_entries())
+        await self.store.put_if_absent(manifest_key("test", self.version), draft.finish(root))
+
+
+@pytest.fixture
+async def world():
+    world = Published()
+    world.brokers = [await world.broker(1)]
+    world.topic("t")
+    await world.brokers[0].opened("t")
+    await world.publish()
+    yield world
+    await asyncio.gather(*(broker.close() for broker in world.brokers))
+
+
+async def rows(world, view, start, end):
+    wanted = [OffsetRange("t", 0, start, end)]
+    slices = await view.plan(wanted)
+    aborted = await view.aborted(wanted)
+    found = []
+    async for arrow in read_slices(world.store, slices, ("offset", "value"), aborted):
+        found += zip(arrow.column("offset").to_pylist(), arrow.column("value").to_pylist(), strict=True)
+    return found
+
+
+async def state(view):
+    await view.refresh()
+    (found,) = await view.partitions(["t"], committed=True)
+    return found
+
+
+async def merged(broker):
+    """What was acknowledged so far lies in merged objects."""
+    broker.storage._cut()
+    await broker.storage._uploader.drained()
+
+
+async def test_a_reader_of_the_tail_stops_at_the_last_stable_offset(world):
+    (one,) = world.brokers
+    view = ClusterView(world.store)
+    await one.produce("t", batch(b"plain"))
+    await one.produce("t", transactional(7, 0, b"a"))
+    await one.produce("t", batch(b"behind"))
+    found = await state(view)
+    assert (found.end_offset, found.last_stable_offset) == (3, 1)
+    assert await rows(world, view, 0, 1) == [(0, b"plain")]
+    with pytest.raises(OffsetsMissing):
+        await view.aborted([OffsetRange("t", 0, 0, 2)])
+    await one.mark("t", 7, commit=False)
+    assert (await state(view)).last_stable_offset == 4
+    assert await rows(world, view, 0, 4) == [(0, b"plain"), (2, b"behind")]
+    assert await rows(world, view, 1, 2) == []
+    assert [item.stream_id for item in await view.partitions(["t"])] == list(await view.aborted([OffsetRange("t", 0, 2, 3)]))
+
+
+async def test_events_that_were_trimmed_are_a_loss_and_the_newest_is_kept(world):
+    (one,) = world.brokers
+    view = ClusterView(world.store)
+    for number in range(3):
+        await one.produce("t", transactional(7, number, b"%d" % number))
+        await one.mark("t", 7, commit=number == 2)
+    await one.produce("t", transactional(8, 0, b"open"))
+    partition = await one.opened("t")
+    await merged(one)
+    await one.storage.trim(partition.log.data, 7)
+    await one.partitions._life.checkpoint([partition])
+    await world.publish()
+    found = await state(view)
+    assert (found.log_start, found.last_stable_offset) == (7, 6)
+    assert found.readable_end(committed=True) == 7
+    with pytest.raises(OffsetsLost):
+        await view.aborted([OffsetRange("t", 0, 0, 6)])
+
+
+@pytest.mark.parametrize("seed", range(6))
+async def test_a_reader_and_a_consumer_see_the_same(world, seed):
+    rng = Random(seed)
+    view, sequences, known = ClusterView(world.store), {}, {}
+    for _ in range(60):
+        leader = world.brokers[-1]
+        step = rng.choices(
+            ["write", "plain", "commit", "abort", "merge", "publish", "look", "move", "crash"], [12, 3, 4, 4, 2, 2, 4, 1, 1]
+        )[0]
+        pid = rng.randint(1, 4)
+        if step == "write":
+            sequence = sequences.get(pid, 0)
+            answer = await leader.produce("t", transactional(pid, sequence, b"%d-%d" % (pid, sequence)))
+            assert answer.error_code == ErrorCode.NONE
+            sequences[pid] = sequence + 1
+        elif step == "plain":
+            await leader.produce("t", batch(b"plain", b"plain"))
+        elif step in {"commit", "abort"}:
+            assert await leader.mark("t", pid, commit=step == "commit") == ErrorCode.NONE
+        elif step == "merge":
+            await merged(leader)
+        elif step == "publish":
+            await world.publish()
+        elif step in {"move", "crash"}:
+            await another_leads(world, crash=step == "crash")
+        else:
+            await look(world, view, known, rng)
+    await look(world, view, known, rng)
+
+
+async def another_leads(world, *, crash):
+    old = world.brokers.pop()
+    new = await world.broker(10 + world.uuids)
+    world.brokers.append(new)
+    if crash:
+        await old.crash()
+        await world.fail_over(old, new)
+    else:
+        world.lead("t", new)
+    await new.opened("t")
+    if not crash:
+        await old.close()
+        world.live.discard(old.node_id)
+    await world.publish()
+
+
+async def look(world, view, known, rng):
+    """Now and later, whole and in parts: the rows of a range are a function of the range."""
+    leader = world.brokers[-1]
+    found = await state(view)
+    partition = await leader.opened("t")
+    assert (found.end_offset, found.last_stable_offset) == (partition.high_watermark, partition.last_stable_offset)
+    end = found.last_stable_offset
+    seen = await rows(world, view, 0, end)
+    assert [value for _, value in seen] == await leader.committed("t")
+    cut = rng.randint(0, end)
+    assert await rows(world, view, 0, cut) + await rows(world, view, cut, end) == seen
+    fresh = ClusterView(world.store)
+    assert (await state(fresh)).last_stable_offset == end
+    for (low, high), before in known.items():
+        assert await rows(world, fresh, low, high) == before
+    if len(known) < 4:
+        known[cut, end] = [row for row in seen if row[0] >= cut]

@@ -1,0 +1,267 @@
+"""Records of `__transaction_state`, and the coordinator over an in-memory log: what was decided is finished by the next coordinator."""
+
+import asyncio
+from collections.abc import Callable, Mapping, Sequence
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from support.coordinator_log import MemoryLog
+
+from broker.coordinated import partition_for
+from broker.transactions.coordinator import TransactionCoordinator
+from broker.transactions.markers import MarkerSender, Target
+from broker.transactions.model import ProducerIdentity, TopicPartition, TransactionLimits, TransactionMetadata, TransactionState
+from broker.transactions.records import MalformedTransactionRecord, decode_key, decode_value, encode_key, encode_value
+from broker.wire.error_codes import ErrorCode
+from stream.ids import NodeId
+
+LIMITS = TransactionLimits(transactions_max=2)
+T0, T1, GONE = ("t", 0), ("t", 1), ("gone", 0)
+
+
+class Leaders:
+    """Where markers go: notes them, and answers as told."""
+
+    def __init__(self) -> None:
+        self.written: list[tuple[TopicPartition, int, bool, int]] = []
+        """(partition, producer epoch, committed, coordinator epoch)"""
+        self.answers: dict[TopicPartition, list[ErrorCode]] = {}
+        self.leaders: dict[TopicPartition, NodeId | None] = {T0: NodeId(0), T1: NodeId(1)}
+        self.broken_count = 0
+        self.stalled = asyncio.Event()
+        self.stalled.set()
+
+    def leader_of(self, partition: TopicPartition) -> NodeId | None:
+        return self.leaders[partition]
+
+    async def write(self, node_id: NodeId, targets: Sequence[Target]) -> Mapping[Target, int]:
+        await self.stalled.wait()
+        if self.broken_count:
+            self.broken_count -= 1
+            raise ConnectionResetError
+        for target in targets:
+            assert self.leaders[target.partition] == node_id
+            marker = target.marker
+            self.written.append((target.partition, marker.producer_epoch, marker.committed, marker.coordinator_epoch))
+        return {target: self._answer(target.partition) for target in targets}
+
+    def _answer(self, partition: TopicPartition) -> ErrorCode:
+        answers = self.answers.get(partition)
+        return answers.pop(0) if answers else ErrorCode.NONE
+
+
+class World:
+    def __init__(self) -> None:
+        self.log = MemoryLog(2)
+        self.leaders = Leaders()
+        self.now_ms = 1_000_000
+        self.next_producer_id = 0
+        self.coordinator = self.start()
+
+    def start(self) -> TransactionCoordinator:
+        coordinator = TransactionCoordinator(
+            self.log,
+            MarkerSender(self.leaders.leader_of, self.leaders.write),
+            LIMITS,
+            now_ms=lambda: self.now_ms,
+            allocate_producer_id=self._allocate,
+            tick_interval_ms=3_600_000,
+        )
+        for partition in range(self.log.partition_count):
+            coordinator.partition_opened(partition)
+        return coordinator
+
+    def restart(self) -> None:
+        """The coordinator's broker dies; another one opens the partitions with a later epoch."""
+        self.coordinator.close()
+        self.log.held = []
+        self.log.epoch += 1
+        self.coordinator = self.start()
+
+    async def _allocate(self) -> int:
+        self.next_producer_id += 1
+        return self.next_producer_id
+
+    async def begun(self, *partitions: TopicPartition, timeout_ms: int = 60_000) -> ProducerIdentity:
+        code, producer = await self.coordinator.init_producer_id("tid", timeout_ms, None)
+        assert code is ErrorCode.NONE
+        assert await self.coordinator.add_partitions("tid", producer, partitions) is ErrorCode.NONE
+        return producer
+
+    async def until_state(self, state: TransactionState) -> TransactionMetadata:
+        async with asyncio.timeout(10):
+            while True:
+                found = await self.coordinator.describe("tid")
+                if isinstance(found, TransactionMetadata) and found.state is state:
+                    return found
+                await asyncio.sleep(0.001)
+
+
+async def _held(log: MemoryLog, request: Callable[[], "asyncio.Task[ErrorCode]"]) -> "asyncio.Task[ErrorCode]":
+    """The request, with its record appended and not durable yet."""
+    log.hold = True
+    log.appended.clear()
+    task = request()
+    await log.appended.wait()
+    return task
+
+
+async def test_commit_is_answered_when_it_is_decided_and_every_partition_is_told() -> None:
+    world = World()
+    producer = await world.begun(T0, T1)
+    task = await _held(world.log, lambda: asyncio.create_task(world.coordinator.end("tid", producer, committed=True)))
+    assert not task.done()
+    assert world.leaders.written == [], "nobody is told before it is durable"
+    world.log.hold = False
+    world.log.release()
+    assert await task is ErrorCode.NONE
+    await world.until_state(TransactionState.COMPLETE_COMMIT)
+    assert sorted(world.leaders.written) == [(T0, 0, True, 1), (T1, 0, True, 1)]
+    assert await world.coordinator.end("tid", producer, committed=True) is ErrorCode.NONE
+    assert await world.coordinator.end("tid", producer, committed=False) is ErrorCode.INVALID_TXN_STATE
+    world.coordinator.close()
+
+
+@pytest.mark.parametrize("committed", [False, True])
+async def test_next_coordinator_finishes_what_was_decided(committed: bool) -> None:
+    world = World()
+    producer = await world.begun(T0, T1)
+    world.leaders.stalled.clear()
+    assert await world.coordinator.end("tid", producer, committed=committed) is ErrorCode.NONE
+    world.restart()
+    world.leaders.stalled.set()
+    await world.until_state(TransactionState.COMPLETE_COMMIT if committed else TransactionState.COMPLETE_ABORT)
+    assert sorted(world.leaders.written) == [(T0, 0, committed, 2), (T1, 0, committed, 2)]
+    world.coordinator.close()
+
+
+async def test_what_was_not_durable_did_not_happen() -> None:
+    world = World()
+    producer = await world.begun(T0)
+    task = await _held(world.log, lambda: asyncio.create_task(world.coordinator.end("tid", producer, committed=True)))
+    world.restart()
+    task.cancel()
+    world.log.hold = False
+    found = await world.until_state(TransactionState.ONGOING)
+    assert found.partitions == frozenset({T0})
+    assert await world.coordinator.end("tid", producer, committed=False) is ErrorCode.NONE
+    await world.until_state(TransactionState.COMPLETE_ABORT)
+    assert world.leaders.written == [(T0, 0, False, 2)]
+    world.coordinator.close()
+
+
+async def test_markers_are_tried_again_and_partitions_that_are_gone_need_none() -> None:
+    world = World()
+    producer = await world.begun(T0, T1, GONE)
+    world.leaders.broken_count = 2
+    world.leaders.answers = {T0: [ErrorCode.NOT_LEADER_OR_FOLLOWER, ErrorCode.REQUEST_TIMED_OUT], T1: [ErrorCode.INVALID_PRODUCER_EPOCH]}
+    world.leaders.leaders[T1] = None
+    assert await world.coordinator.end("tid", producer, committed=True) is ErrorCode.NONE
+    while world.leaders.answers[T0]:  # noqa: ASYNC110 - bounded by the test's own timeout
+        await asyncio.sleep(0.001)
+    world.leaders.leaders[T1] = NodeId(0)
+    await world.until_state(TransactionState.COMPLETE_COMMIT)
+    assert [partition for partition, *_ in world.leaders.written].count(T0) == 3
+    world.coordinator.close()
+
+
+async def test_a_fenced_coordinator_leaves_the_rest_to_the_next() -> None:
+    world = World()
+    producer = await world.begun(T0, T1)
+    world.leaders.answers = {T0: [ErrorCode.TRANSACTION_COORDINATOR_FENCED], T1: [ErrorCode.NOT_LEADER_OR_FOLLOWER] * 3}
+    assert await world.coordinator.end("tid", producer, committed=True) is ErrorCode.NONE
+    while world.leaders.answers[T0]:  # noqa: ASYNC110
+        await asyncio.sleep(0.001)
+    found = await world.coordinator.describe("tid")
+    assert isinstance(found, TransactionMetadata)
+    assert found.state is TransactionState.PREPARE_COMMIT
+    world.restart()
+    await world.until_state(TransactionState.COMPLETE_COMMIT)
+    world.coordinator.close()
+
+
+async def test_a_new_producer_waits_for_the_abort_of_the_old_one() -> None:
+    world = World()
+    old = await world.begun(T0)
+    code, new = await world.coordinator.init_producer_id("tid", 60_000, None)
+    assert (code, new) == (ErrorCode.NONE, ProducerIdentity(old.producer_id, 2)), "not CONCURRENT_TRANSACTIONS, for it is soon over"
+    assert world.leaders.written == [(T0, 1, False, 1)]
+    assert await world.coordinator.end("tid", old, committed=True) is ErrorCode.PRODUCER_FENCED
+    world.coordinator.close()
+
+
+async def test_timeout_aborts_also_at_the_next_coordinator() -> None:
+    world = World()
+    producer = await world.begun(T0, timeout_ms=5_000)
+    world.coordinator.tick()
+    world.restart()
+    await world.until_state(TransactionState.ONGOING)
+    world.now_ms += 5_001
+    world.coordinator.tick()
+    found = await world.until_state(TransactionState.COMPLETE_ABORT)
+    assert found.producer_epoch == producer.producer_epoch + 1
+    assert await world.coordinator.end("tid", producer, committed=True) is ErrorCode.PRODUCER_FENCED
+    world.now_ms += LIMITS.id_expiration_ms + 1
+    world.coordinator.tick()
+    while world.coordinator.listed():  # noqa: ASYNC110
+        await asyncio.sleep(0.001)
+    world.restart()
+    assert await world.coordinator.describe("tid") is ErrorCode.TRANSACTIONAL_ID_NOT_FOUND
+    world.coordinator.close()
+
+
+async def test_limits_and_refusals() -> None:
+    world = World()
+    init = world.coordinator.init_producer_id
+    assert (await init("", 1_000, None))[0] is ErrorCode.INVALID_REQUEST
+    assert (await init("tid", 0, None))[0] is ErrorCode.INVALID_TRANSACTION_TIMEOUT
+    assert (await init("tid", LIMITS.timeout_max_ms + 1, None))[0] is ErrorCode.INVALID_TRANSACTION_TIMEOUT
+    assert await world.coordinator.end("tid", ProducerIdentity(1, 0), committed=True) is ErrorCode.INVALID_PRODUCER_ID_MAPPING
+    same_partition = [name for name in map(str, range(20)) if partition_for(name, 2) == 0][:3]
+    codes = [(await init(name, 1_000, None))[0] for name in same_partition]
+    assert codes == [ErrorCode.NONE, ErrorCode.NONE, ErrorCode.COORDINATOR_NOT_AVAILABLE]
+    world.log.foreign.update({0, 1})
+    world.coordinator.partition_closed(0)
+    assert (await init(same_partition[0], 1_000, None))[0] is ErrorCode.NOT_COORDINATOR
+    world.coordinator.close()
+
+
+metadata = st.builds(
+    TransactionMetadata,
+    st.text(max_size=20),
+    st.integers(0, 2**63 - 1),
+    st.integers(0, 2**15 - 1),
+    st.integers(1, 2**31 - 1),
+    st.sampled_from([state for state in TransactionState if state is not TransactionState.DEAD]),
+    st.frozensets(st.tuples(st.text(max_size=5), st.integers(0, 100)), max_size=5),
+    st.integers(-1, 2**62),
+    st.integers(-1, 2**62),
+)
+
+
+@given(metadata)
+def test_records_come_back(original: TransactionMetadata) -> None:
+    assert decode_key(encode_key(original.transactional_id)) == original.transactional_id
+    assert decode_value(original.transactional_id, encode_value(original)) == original
+
+
+@given(st.binary(max_size=60))
+def test_foreign_bytes_are_malformed_at_worst(data: bytes) -> None:
+    for decode in (decode_key, lambda value: decode_value("tid", value)):
+        try:
+            decode(data)
+        except MalformedTransactionRecord:
+            continue
+
+
+def test_records_are_kafkas() -> None:
+    """Written out by hand from Kafka's TransactionLogKey.json and TransactionLogValue.json, version 0."""
+    ongoing = TransactionMetadata("a", 7, 1, 60_000, TransactionState.ONGOING, frozenset({("t", 2), ("t", 0)}), 5, 9)
+    assert encode_key("a").hex() == "0000000161"
+    assert encode_value(ongoing).hex() == (
+        "0000" "0000000000000007" "0001" "0000ea60" "01" "00000001" "0001" "74" "00000002" "00000000" "00000002"
+        "0000000000000009" "0000000000000005"
+    )  # fmt: skip
+    empty = TransactionMetadata("a", 7, 1, 60_000, TransactionState.EMPTY, frozenset(), -1, 9)
+    assert encode_value(empty).hex() == "0000000000000000000700010000ea6000ffffffff0000000000000009" + "ff" * 8
