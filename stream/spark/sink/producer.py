@@ -32,7 +32,6 @@ class RecordProducer:
         self._options = options
         self._failed: WriteFailed | None = None
         self._trouble = ""
-        self._fatal = ""
         callbacks = {"on_delivery": self._undelivered, "error_cb": self._troubled, "delivery.report.only.error": True}
         try:
             self.client: Producer = Producer({**options.producer, **(extra or {}), **callbacks})
@@ -106,7 +105,7 @@ class RecordProducer:
         try:
             return call(timeout_s)
         except (KafkaException, SystemError) as error:
-            raise ProducerFailed(self._fatal or _reason(error)) from None
+            raise self._failed or ProducerFailed(f"{_reason(error)}{self._trouble}") from None
 
     def _refused(self, topic: str, partition: int, error: KafkaException) -> WriteFailed:
         """If something failed earlier, that is the reason."""
@@ -115,13 +114,10 @@ class RecordProducer:
     # --- called by the client, in the thread that polls -------------------------------------------------------------------------------
 
     def _undelivered(self, error: KafkaError | None, message: Message) -> None:
-        try:
-            if error is not None and self._failed is None:
-                partition = message.partition()
-                place = str(message.topic()), -1 if partition is None else partition
-                self._failed = WriteFailed(*place, f"{error.str()}{self._trouble}")
-        except SystemError as broken:
-            self._fatal = self._fatal or _reason(broken)
+        if error is not None and self._failed is None:
+            partition = message.partition()
+            place = str(message.topic()), -1 if partition is None else partition
+            self._failed = WriteFailed(*place, f"{error.str()}{self._trouble}")
 
     def _troubled(self, error: KafkaError) -> None:
         """The last one: it tells why nothing came back."""

@@ -115,10 +115,12 @@ class Transaction:
         raise AssertionError("the last try raises")
 
     def _aborted(self, producer: RecordProducer) -> bool:
-        """What is left open ends at its timeout, or when the next attempt fences this one."""
+        """What is left open ends at its timeout, or when the next attempt fences this one. Raises TransactionFailed if one did."""
         try:
             self._retried("the abort", producer.client.abort_transaction)
         except (KafkaException, SystemError, TransactionFailed) as error:
+            if isinstance(error, KafkaException) and error.args[0].fatal():
+                raise TransactionFailed(f"{self._name}: {error.args[0].str()}") from None
             _log.warning("transaction_not_aborted", name=self.wanted.name, version=self.wanted.version, reason=str(error))
             return False
         return True
