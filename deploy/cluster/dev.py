@@ -23,6 +23,9 @@ from deploy.cluster.plan import BROKERS_MAX, ClusterOptions, ClusterPlan, plan_c
 from deploy.cluster.ports import find_ports
 from deploy.cluster.state import ClusterState, ProcessState
 from deploy.cluster.supervisor import Supervisor
+from deploy.config.definition import ROLES
+from deploy.config.load import given_beside_flags, load
+from deploy.config.sources import check_assignment
 from deploy.errors import DeployError, UsageError
 
 _FORMS: Final = "moto, memory, file:DIR or s3://BUCKET?endpoint=URL"
@@ -37,12 +40,14 @@ def run_dev(options: ClusterOptions, state_path: Path, started_at: float) -> Non
     ports = find_ports(options, Random())  # noqa: S311 - which port is no secret
     with controller_directory(options.store, os.environ) as directory:
         plan = plan_cluster(options, ports, directory)
-        dev = _Dev(options, plan, directory, state_path=state_path, started_at=started_at, store_port=ports.store)
+        for process in (plan.of_role("controller")[0], plan.of_role("broker")[0]):
+            load("controller" if process.role == "controller" else "broker", process.node_arguments)
+        dev = _Dev(options, plan, state_path=state_path, started_at=started_at, store_port=ports.store)
         asyncio.run(dev.run())
 
 
 def check(options: ClusterOptions) -> ClusterOptions:
-    """The options with an absolute store, or UsageError."""
+    """The options with an absolute store and what the environment sets, or UsageError."""
     if not 1 <= options.brokers <= BROKERS_MAX:
         raise UsageError(f"--brokers {options.brokers} is not allowed: 1 to {BROKERS_MAX}")
     if options.controllers not in QUORUM_SIZES:
@@ -55,16 +60,16 @@ def check(options: ClusterOptions) -> ClusterOptions:
         store = f"file:{Path(directory).absolute()}"
     elif store not in {"moto", "memory"} and not store.startswith("s3://"):
         raise UsageError(f"--store {store} is not allowed: {_FORMS}")
-    return replace(options, store=store)
+    for text in options.settings:
+        check_assignment(text)
+    config = str(Path(options.config).absolute()) if options.config else ""
+    return replace(options, store=store, config=config, given=frozenset(given_beside_flags(ROLES, os.environ, config)))
 
 
 class _Dev:
-    def __init__(
-        self, options: ClusterOptions, plan: ClusterPlan, directory: str, *, state_path: Path, started_at: float, store_port: int
-    ) -> None:
+    def __init__(self, options: ClusterOptions, plan: ClusterPlan, *, state_path: Path, started_at: float, store_port: int) -> None:
         self._options = options
         self._plan = plan
-        self._directory = directory
         self._state_path = state_path
         self._started_at = started_at
         self._store = shown_store(options, store_port)
@@ -107,7 +112,7 @@ class _Dev:
             self._write_state(processes)
             self._announce()
 
-        await run_in_process(self._plan, self._options, self._directory, stop, ready)
+        await run_in_process(self._plan, stop, ready)
 
     def _write_state(self, processes: Sequence[ProcessState]) -> None:
         state_file.write(

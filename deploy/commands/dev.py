@@ -25,6 +25,10 @@ def dev(
     state_file: Annotated[Path | None, typer.Option(envvar=VARIABLE, help="Where to write what runs where, as JSON.")] = None,
     restart: Annotated[bool, typer.Option("--restart/--no-restart", help="Start a broker or controller that died again.")] = True,
     auto_balance: Annotated[bool, typer.Option("--auto-balance", help="Keep the brokers' loads equal and relieve slow brokers.")] = False,
+    settings: Annotated[
+        list[str] | None, typer.Option("--set", metavar="KEY=VALUE", help="A setting of the nodes, as in docs/configuration.md.")
+    ] = None,
+    config: Annotated[str, typer.Option("--config", envvar="PENSTOCK_CONFIG", metavar="FILE", help="TOML file for the nodes.")] = "",
     log_level: Annotated[str, typer.Option(help="debug | info | warning | error, of brokers and controller.")] = "warning",
 ) -> None:
     """Run a cluster on this machine: controllers, brokers and an S3 server (moto), each a process of its own. Ctrl-C stops it all.
@@ -45,5 +49,7 @@ def dev(
         restart=restart,
         auto_balance=auto_balance,
         log_level=log_level,
+        settings=tuple(settings or ()),
+        config=config,
     )
     run_dev(options, state_file or default_path(os.environ), _STARTED_AT)

@@ -62,6 +62,8 @@ def _scalar(field: Field) -> st.SearchStrategy[Any]:
     if field.name == "log_append_time_ms":
         # kio keeps whole seconds only, and -1 as None.
         return st.just(-1) | st.integers(0, 2**31).map(lambda seconds: seconds * 1000)
+    if field.name == "transaction_start_time_ms":
+        return st.integers(0, 2**31).map(lambda seconds: seconds * 1000)
     if field.name == "retention_time_ms":
         return st.integers(-(10**12), 10**12)
     if field.name.endswith("error_code"):

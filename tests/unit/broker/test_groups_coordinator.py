@@ -11,7 +11,7 @@ from support.coordinator_log import MemoryLog
 
 from broker.coordinated import partition_for
 from broker.coordinator_log import TransactionalProducer
-from broker.groups.coordinator import OFFSETS_RETENTION_MS, GroupCoordinator
+from broker.groups.coordinator import GroupCoordinator
 from broker.groups.model import GroupLimits, GroupState, JoinRequest, Member, Protocol, SyncRequest
 from broker.groups.offsets import GroupOffsets, TopicPartition
 from broker.groups.records import (
@@ -169,7 +169,7 @@ async def test_groups_without_members_and_offsets_past_retention_are_forgotten()
     log = MemoryLog()
     coordinator = coordinator_on(log)
     await loaded(coordinator)
-    old, young = CommittedOffset(1, -1, "", now_ms() - OFFSETS_RETENTION_MS - 1), CommittedOffset(2, -1, "", now_ms())
+    old, young = CommittedOffset(1, -1, "", now_ms() - GroupLimits().offsets_retention_ms - 1), CommittedOffset(2, -1, "", now_ms())
     await coordinator.commit_offsets("g", "", None, -1, {("t", 0): old, ("t", 1): young})
     await coordinator.commit_offsets("h", "", None, -1, {("t", 0): old})
     joined = await coordinator.join("g", joining())
@@ -329,3 +329,16 @@ def test_the_offset_appended_last_wins_whatever_ends_first(actions: list[tuple[s
             newest = max((at for at, _, held in log if at in decided and partition in held), default=None)
             found = offsets.committed.get(("t", partition))
             assert (None if found is None else found.offset) == newest
+
+
+def test_a_marker_ends_only_what_was_durable_before_it() -> None:
+    """What is still being appended lies behind the marker in the log: it belongs to the producer's next transaction."""
+    offsets, key = GroupOffsets(), ("t", 0)
+    first, second = CommittedOffset(1, -1, "", 0), CommittedOffset(2, -1, "", 0)
+    offsets.stage(7, {key: first}).is_durable = True
+    later = offsets.stage(7, {key: second})
+    assert offsets.complete(7, committed=True), "the later one is pending still"
+    assert (offsets.committed, offsets.is_pending(key)) == ({key: first}, True)
+    later.is_durable = True
+    assert not offsets.complete(7, committed=False)
+    assert (offsets.committed, offsets.has_pending) == ({key: first}, False)
