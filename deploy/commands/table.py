@@ -1,5 +1,6 @@
 """`penstock table sync|compact|query`: topics as tables."""
 
+import signal
 import time
 from collections.abc import Generator
 from contextlib import contextmanager
@@ -98,7 +99,18 @@ def sync(
 
 def _run(run: "TableSync", *, once: bool, interval_s: float, as_json: bool) -> None:
     rows = rejected = batches = 0
+    is_interrupted = False
+
+    def interrupt(*_: object) -> None:
+        nonlocal is_interrupted
+        is_interrupted = True
+        raise KeyboardInterrupt
+
+    # Python drops an exception that is raised inside the clean-up of an object, Ctrl-C too: hence the flag besides.
+    signal.signal(signal.SIGINT, interrupt)
     while True:
+        if is_interrupted:
+            raise KeyboardInterrupt
         report = run.run_batch()
         if report is not None:
             rows, rejected, batches = rows + report.rows, rejected + report.rejected, batches + 1
