@@ -17,8 +17,8 @@ from benchmarks import clients, controllers, harness, moves, plugin, scale
 from benchmarks.harness import Measure
 from objectstore.url import open_store
 
-SECONDS: Final = float(os.environ.get("PENSTOCK_BENCH_SECONDS", "4"))
-REPEATS: Final = int(os.environ.get("PENSTOCK_BENCH_REPEATS", "3"))
+SECONDS: Final = float(os.environ.get("BENCH_SECONDS", "4"))
+REPEATS: Final = int(os.environ.get("BENCH_REPEATS", "3"))
 MIB: Final = 1 << 20
 DEV_LOG: Final = Path(f"/tmp/penstock-bench-{os.getpid()}.log")
 

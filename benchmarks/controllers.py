@@ -76,7 +76,14 @@ async def _commits_per_s(directory: Path, seconds: float) -> float:
     store = MemoryStore()
     servers = [
         ControllerServer(
-            ControllerConfig(data_dir=directory / str(number), cluster_id=_CLUSTER_ID, controller_id=number, peers=peers, port=port), store
+            ControllerConfig(
+                data_dir=directory / str(number),
+                cluster_id=_CLUSTER_ID,
+                controller_id=number,
+                peers=peers,
+                listeners=(f"127.0.0.1:{port}",),
+            ),
+            store,
         )
         for number, port in enumerate(ports)
     ]
@@ -112,8 +119,8 @@ async def _commit(runtime: Runtime, sender: int, counts: list[int], until: float
 def start_s(store_url: str, directory: Path) -> float:
     """From the exec of a controller to its first answer as the leader, with an empty disk and the newest snapshot of `store_url`."""
     port = harness.free_port()
-    command = (sys.executable, "-P", "-m", "deploy.cli", "controller", "--store", store_url, "--data-dir", str(directory))
-    settings = ("--cluster-id", _CLUSTER_ID, "--port", str(port), "--log-level", "error")
+    command = (sys.executable, "-P", "-m", "deploy.cli", "controller", "--store", store_url, "--metadata-log-dir", str(directory))
+    settings = ("--cluster-id", _CLUSTER_ID, "--listeners", f"127.0.0.1:{port}", "--log-level", "error")
     began = time.perf_counter()
     process = subprocess.Popen((*command, *settings), env=os.environ | {"PYTHONPATH": os.pathsep.join(sys.path)})
     try:

@@ -19,7 +19,7 @@ from stream.batch.records import Record, encode_batch
 from stream.reader.columns import DEFAULT
 from stream.reader.decode import Decoder, Place
 
-REPEATS: Final = int(os.environ.get("PENSTOCK_BENCH_DECODE_REPEATS", "20"))
+REPEATS: Final = int(os.environ.get("BENCH_DECODE_REPEATS", "20"))
 BLOCKS: Final = 12
 BATCH_BYTES: Final = 1 << 20
 _WORDS: Final = [b"carrier", b"delay", b"minutes", b"JFK", b"LAX", b"2013", b"departure", b"arrival", b"flight", b"tailnum"]

@@ -70,7 +70,7 @@ def stats(store: MeteredStore) -> Mapping[str, object]:
 async def serve(options: ServerOptions) -> None:
     store = open_metered(options)
     with tempfile.TemporaryDirectory(prefix="penstock-bench-") as directory:
-        controller = ControllerServer(ControllerConfig(data_dir=Path(directory), port=0), store)
+        controller = ControllerServer(ControllerConfig(data_dir=Path(directory)), store)
         await controller.start()
         stream_config = StreamConfig(
             wal_linger_ms=options.linger_ms,
@@ -80,7 +80,9 @@ async def serve(options: ServerOptions) -> None:
         )
 
         async def start_broker(port: int, node_id: int = 0) -> Broker:
-            config = BrokerConfig(node_id=node_id, listen_port=port, controllers=(controller.address,), group_initial_rebalance_delay_ms=0)
+            config = BrokerConfig(
+                node_id=node_id, listeners=(f"127.0.0.1:{port}",), controllers=(controller.address,), group_initial_rebalance_delay_ms=0
+            )
             return await Broker.start(config, store, stream_config)
 
         broker = await start_broker(0)

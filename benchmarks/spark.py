@@ -2,7 +2,9 @@
 
 The scan reads a topic that confluent-kafka wrote through one broker into a store of local files, the rows of 1 KB that compress to nothing;
 Parquet with the same rows lies beside it, so both sides read the same disk through the same page cache. Sides take turns, the best of
-several passes counts, for other work on the machine only ever takes away. A broker's CPU is what /proc says of its process.
+several passes counts, for other work on the machine only ever takes away. A broker's CPU is what /proc says of its process. The consumer
+reads the same records through the same broker, which holds a fifth of them in memory and has the rest from the store; what Spark takes from
+a Python source that does no work at all (`ceiling`) is measured beside it.
 """
 
 import argparse
@@ -25,6 +27,7 @@ from pyspark.sql import DataFrame, SparkSession
 from rich.console import Console
 
 from benchmarks.__main__ import table_of
+from benchmarks.ceiling import CeilingSource
 from benchmarks.decode import decode
 from benchmarks.harness import Measure, quantile, record
 from benchmarks.manifest import planning
@@ -34,6 +37,7 @@ from stream.manifest.errors import UnknownPartition
 from stream.manifest.view import PartitionState
 from stream.reader import scan
 from stream.reader.cluster import StoreCluster
+from stream.reader.config import ReadConfig
 
 TOPIC: Final = "bench"
 PARTITIONS: Final = 4
@@ -42,8 +46,11 @@ PASSES: Final = 4
 """The first one starts workers and fills caches; the best counts."""
 
 CORES: Final = 2
+TASK_BYTES: Final = 128 << 20
+ROOT: Final = Path(__file__).resolve().parents[1]
 ROW_GROUP_BYTES: Final = 128 << 20
 SETTLED_S: Final = 120.0
+CONSUME_TIMEOUT_S: Final = 600.0
 FRESH_RECORDS: Final = 6_000
 FRESH_PER_S: Final = 200
 FRESH_TIMEOUT_S: Final = 60.0
@@ -53,6 +60,7 @@ _CONSOLE: Final = Console(stderr=True)
 @contextmanager
 def spark_session() -> Iterator[SparkSession]:
     os.environ["PYSPARK_PYTHON"] = sys.executable
+    os.environ["PYTHONPATH"] = os.pathsep.join([str(ROOT), *filter(None, [os.environ.get("PYTHONPATH")])])
     os.environ.setdefault("SPARK_LOCAL_IP", "127.0.0.1")
     session = (
         SparkSession.builder.master(f"local[{CORES}]")
@@ -119,22 +127,26 @@ def write_parquet(store_url: str, directory: Path) -> None:
                 writer.write_table(pa.Table.from_batches(group))
 
 
-def consume(bootstrap: str, ends: dict[int, int], *, tuned: bool) -> None:
-    """Count everything through the broker: as the client's documentation shows it, or as fast as it goes."""
+def consume(bootstrap: str, ends: dict[int, int], *, tuned: bool) -> int:
+    """Sum the values' lengths through the broker, record by record: as the client's documentation shows it, or with everything tuned."""
     large = {"queued.max.messages.kbytes": 1 << 18, "fetch.max.bytes": 64 << 20, "max.partition.fetch.bytes": 16 << 20}
     consumer = Consumer({"bootstrap.servers": bootstrap, "group.id": "bench", "enable.auto.commit": False, **(large if tuned else {})})
     try:
         consumer.assign([TopicPartition(TOPIC, partition, 0) for partition in ends])
-        left, deadline = sum(ends.values()), time.monotonic() + 600
+        left, total_bytes, deadline = sum(ends.values()), 0, time.monotonic() + CONSUME_TIMEOUT_S
         while left:
             if tuned:
-                left -= len([message for message in consumer.consume(min(10_000, left), 1.0) if message.error() is None])
+                values = [message.value() for message in consumer.consume(min(10_000, left), 1.0) if message.error() is None]
+                total_bytes += sum(map(len, values))
+                left -= len(values)
             elif (message := consumer.poll(1.0)) is not None and message.error() is None:
+                total_bytes += len(message.value())
                 left -= 1
             if time.monotonic() > deadline:
-                raise RuntimeError(f"{left:,} records did not come within 600 s")
+                raise RuntimeError(f"{left:,} records did not come within {CONSUME_TIMEOUT_S:.0f} s")
     finally:
         consumer.close()
+    return total_bytes
 
 
 def cpu_s(pid: int) -> float:
@@ -180,8 +192,8 @@ def measured_scan(size_bytes: int) -> list[Measure]:
             with spark_session() as spark:
                 _scan_in_turns(spark, turns, state.store_url, directory / "parquet", count)
             for _ in range(2):
-                turns.take("consumer", lambda: consume(state.bootstrap, ends, tuned=False))
-                turns.take("tuned consumer", lambda: consume(state.bootstrap, ends, tuned=True))
+                turns.take("consumer", lambda: consume(state.bootstrap, ends, tuned=False), count * VALUE_BYTES)
+                turns.take("tuned consumer", lambda: consume(state.bootstrap, ends, tuned=True), count * VALUE_BYTES)
     finally:
         shutil.rmtree(directory)
     return _scan_measures(turns, count * VALUE_BYTES)
@@ -194,13 +206,21 @@ def _scan_in_turns(spark: SparkSession, turns: Turns, store_url: str, parquet: P
         reader = spark.read.format("penstock").option("store", store_url).option("subscribe", TOPIC)
         return (reader.option("columns", columns) if columns else reader).load()
 
+    def ceiling(columns: str = "") -> DataFrame:
+        reader = spark.read.format("ceiling").option("rows", count).option("tasks", -(-total_bytes // TASK_BYTES))
+        reader = reader.option("value_bytes", VALUE_BYTES).option("batch_bytes", ReadConfig().batch_bytes_max)
+        return (reader.option("columns", columns) if columns else reader).load()
+
     def bytes_in(rows: DataFrame) -> int:
         return int(rows.selectExpr("sum(length(value))").collect()[0][0])
 
     def rows_in(rows: DataFrame) -> int:
         return int(rows.selectExpr("count(partition + offset)").collect()[0][0])
 
+    spark.dataSource.register(CeilingSource)
     for _ in range(PASSES):
+        turns.take("ceiling", lambda: bytes_in(ceiling()), total_bytes)
+        turns.take("ceiling, value", lambda: bytes_in(ceiling("value")), total_bytes)
         turns.take("parquet", lambda: bytes_in(spark.read.parquet(str(parquet))), total_bytes)
         turns.take("full", lambda: bytes_in(log()), total_bytes)
         turns.take("value", lambda: bytes_in(log("value")), total_bytes)
@@ -210,13 +230,14 @@ def _scan_in_turns(spark: SparkSession, turns: Turns, store_url: str, parquet: P
 def _scan_measures(turns: Turns, size_bytes: int) -> list[Measure]:
     speed = {name: size_bytes / best_s / 1e6 for name, best_s in turns.best_s.items()}
     what = f"scan of {size_bytes / 1e9:.1f} GB of 1 KB records, local[{CORES}], sum(length(value))"
-    tuned = f"with large fetches and consume(10,000): {speed['tuned consumer']:,.0f} MB/s"
+    tuned = f"tuned, with consume(10,000): {speed['tuned consumer']:,.0f} MB/s; ready-made batches into Spark: {speed['ceiling']:,.0f} MB/s"
     return [
         Measure(f"{what} / the same from Parquet", speed["full"], "MB/s", 0.5, "higher", speed["parquet"]),
         Measure("the same, with columns=value / Parquet", speed["value"], "MB/s", 0.5, "higher", speed["parquet"]),
         Measure(
             "the same scan / confluent-kafka counting through the broker", speed["full"], "MB/s", 3, "higher", speed["consumer"], tuned
         ),
+        Measure("the same, with columns=value / ready-made batches of it", speed["value"], "MB/s", 0.6, "higher", speed["ceiling, value"]),
         Measure("broker's CPU during that scan", turns.broker_share["full"] * 100, "% of a core", 5, "lower"),
         Measure("scan of two columns / the full scan", speed["two columns"], "MB/s", 1.5, "higher", speed["full"]),
     ]
@@ -322,8 +343,10 @@ def main() -> int:
         "scan": lambda: measured_scan(arguments.bytes),
         "freshness": measured_freshness,
     }
-    measures: list[Measure] = []
-    for name in arguments.only.split(","):
+    chosen, measures = arguments.only.split(","), list[Measure]()
+    if unknown := [name for name in chosen if name not in PARTS]:
+        parser.error(f"unknown: {', '.join(unknown)}; there are {', '.join(PARTS)}")
+    for name in chosen:
         _CONSOLE.print(f"measuring {name} ...")
         measures += works[name]()
     Console(width=160).print(table_of(measures))

@@ -2,7 +2,8 @@
 
 Invariant: an address told to a client is one that it can use, without configuration in the common cases: a broker with an advertised host
 is told as configured; one without, on the machine that answers, as the address at which this client reached us; one on another machine
-as the address from which it reaches the controller. Ports are always the registered ones.
+as the address from which it reaches the controller. Ports are always the registered ones. Who came to a listener is told the others'
+listeners of that name, else their first.
 All brokers tell the same map of ids (librdkafka takes a difference for a change of leaders): it comes from the image alone.
 Source: Kafka's advertised.listeners; `reference/protocol.md` section 3, Metadata.
 """
@@ -28,12 +29,13 @@ def live_nodes(node: Node) -> list[NodeState]:
 
 
 def address_of(node: Node, state: NodeState, connection: ConnectionInfo) -> BrokerAddress:
-    host = state.host
+    told = next((other for other in state.other_listeners if other.name == connection.listener), None)
+    host, port = (state.host, state.port) if told is None else (told.host, told.port)
     if not host:
         own = node.image.nodes.get(node.node_id)
         is_here = state.node_id == node.node_id or (own is not None and own.machine_host == state.machine_host)
         host = connection.local_host if is_here else state.machine_host
-    return BrokerAddress(state.node_id, host, state.port, state.rack)
+    return BrokerAddress(state.node_id, host, port, state.rack)
 
 
 def live_brokers(node: Node, connection: ConnectionInfo) -> list[BrokerAddress]:

@@ -7,15 +7,16 @@ Must not import what `--help` does not need: heavy modules are imported inside `
 import asyncio
 import signal
 import sys
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 import structlog
 
 from broker.config import BrokerConfig
+from broker.health import BrokerHealth, StoreProbe
+from controller.health import ServeHealth, tell_nobody
 from stream.collector import tune_collector
-
-if TYPE_CHECKING:
-    from stream.config import StreamConfig
+from stream.compaction.plan import CompactionConfig
+from stream.config import StreamConfig
 
 log = structlog.get_logger()
 
@@ -24,26 +25,30 @@ EXIT_NOT_STARTED: Final = 1
 EXIT_FENCED: Final = 3
 
 
-def run(config: BrokerConfig, store_url: str) -> int:
+def run(
+    config: BrokerConfig,
+    store_url: str,
+    stream_config: StreamConfig,
+    compaction_config: CompactionConfig,
+    serve_health: ServeHealth = tell_nobody,
+) -> int:
     """Run one broker in this process; returns its exit code."""
     import uvloop
 
     structlog.configure(logger_factory=structlog.PrintLoggerFactory(sys.stderr))
     with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
-        return runner.run(serve(config, store_url))
+        return runner.run(serve(config, store_url, stream_config, compaction_config, serve_health))
 
 
-def stream_config_for(store_url: str) -> "StreamConfig":
-    """Bulks wait for company, and slow PUTs are sent twice, only where a PUT has a price and a tail: not in memory, not in files."""
-    from objectstore.config import S3Config
-    from objectstore.url import parse_store_url
-    from stream.config import StreamConfig
-
-    return StreamConfig() if isinstance(parse_store_url(store_url), S3Config) else StreamConfig(wal_linger_ms=0, wal_hedge_factor=0)
-
-
-async def serve(config: BrokerConfig, store_url: str) -> int:
-    from broker.node import Broker
+async def serve(
+    config: BrokerConfig,
+    store_url: str,
+    stream_config: StreamConfig,
+    compaction_config: CompactionConfig,
+    serve_health: ServeHealth = tell_nobody,
+) -> int:
+    from broker.node import PROBE_PREFIX, Broker
+    from broker.self_check import UnreachableAsAdvertised
     from broker.server import PortTaken
     from controller.errors import ControllerError
     from objectstore.errors import ObjectStoreError
@@ -59,18 +64,24 @@ async def serve(config: BrokerConfig, store_url: str) -> int:
     except (ObjectStoreError, OSError) as error:
         log.error("broker_not_started", reason=str(error))
         return EXIT_NOT_STARTED
+    health = BrokerHealth()
     try:
-        try:
-            broker = await Broker.start(config, store, stream_config_for(store_url))
-        except (PortTaken, ControllerError, ObjectStoreError, StreamError, TimeoutError) as error:
-            log.error("broker_not_started", reason=str(error))
-            return EXIT_NOT_STARTED
-        tune_collector()
-        asked = loop.create_task(stop_asked.wait())
-        await asyncio.wait((asked, broker.ended), return_when=asyncio.FIRST_COMPLETED)
-        asked.cancel()
-        fenced = broker.ended.done()
-        await (broker.abandon() if fenced else broker.stop())
-        return EXIT_FENCED if fenced else EXIT_OK
+        async with serve_health(health):
+            try:
+                broker = await Broker.start(config, store, stream_config, compaction_config)
+            except (PortTaken, UnreachableAsAdvertised, ControllerError, ObjectStoreError, StreamError, TimeoutError) as error:
+                log.error("broker_not_started", reason=str(error))
+                return EXIT_NOT_STARTED
+            tune_collector()
+            probe = StoreProbe(lambda: store.put(f"{PROBE_PREFIX}health-{broker.node_id}", b"x"))
+            health.started(broker, probe)
+            asked = loop.create_task(stop_asked.wait())
+            await asyncio.wait((asked, broker.ended), return_when=asyncio.FIRST_COMPLETED)
+            asked.cancel()
+            health.stopping()
+            fenced = broker.ended.done()
+            await (broker.abandon() if fenced else broker.stop())
+            await probe.close()
+            return EXIT_FENCED if fenced else EXIT_OK
     finally:
         await store.close()

@@ -12,15 +12,17 @@ Source: Kafka's BrokerServer and BrokerLifecycleManager; DESIGN.md sections 4 an
 import asyncio
 import socket
 import time
+from collections.abc import Coroutine
 from contextlib import AsyncExitStack
 from functools import partial
 from random import Random
-from typing import Final
+from typing import Any, Final
 from uuid import uuid4
 
 import structlog
 
-from broker.config import BrokerConfig
+from broker import self_check
+from broker.config import CHECK_STRICT, CHECK_WARN, BrokerConfig
 from broker.coordinator_log import TopicLog
 from broker.departed import DepartedBrokers
 from broker.dispatch import RequestDispatcher
@@ -40,9 +42,11 @@ from broker.transactions.model import TopicPartition, TransactionLimits
 from broker.transactions.peers import MarkerPeers
 from broker.transactions.producer_ids import ProducerIds
 from controller.errors import ControllerError
+from controller.listeners import Listener
 from controller.metadata.delta import MetadataDelta
 from controller.metadata.image import MetadataImage
 from controller.metadata.nodes import NodeState
+from controller.metadata.records import NodeListener
 from controller.rpc.client import ControllerClient
 from controller.rpc.follower import MetadataFollower
 from controller.rpc.messages import BrokerRegistered, DrainBroker, MoveTiming, RegisterBroker, ReportMoves, UnregisterBroker
@@ -51,6 +55,7 @@ from objectstore.ports import ObjectStore
 from objectstore.probe import probe_conditional_writes
 from stream.block_cache import BlockCache
 from stream.compaction.merge import Merger
+from stream.compaction.plan import CompactionConfig
 from stream.config import StreamConfig
 from stream.errors import StreamError
 from stream.ids import Millis, NodeEpoch, NodeId, WalSequence
@@ -76,8 +81,10 @@ class Broker:
     The store stays the caller's: `stop` does not close it.
     """
 
-    def __init__(self, config: BrokerConfig, store: ObjectStore, stream_config: StreamConfig) -> None:
+    def __init__(self, config: BrokerConfig, store: ObjectStore, stream_config: StreamConfig, compaction_config: CompactionConfig) -> None:
         self.config = config
+        self.stream_config = stream_config
+        self.compaction_config = compaction_config
         self.store = store
         self.server = Server(config)
         self.client = ControllerClient(config.controllers)
@@ -92,7 +99,6 @@ class Broker:
         self.groups: GroupCoordinator
         self.transactions: TransactionCoordinator
         self.producer_ids = ProducerIds(self)
-        self._stream_config = stream_config
         self._rng = Random()  # noqa: S311 - jitter, not a secret
         self._departed = DepartedBrokers()
         self._parts = AsyncExitStack()
@@ -122,9 +128,16 @@ class Broker:
     # --- start ----------------------------------------------------------------------------------------------------------------------------
 
     @classmethod
-    async def start(cls, config: BrokerConfig, store: ObjectStore, stream_config: StreamConfig | None = None) -> "Broker":
-        """A broker that serves. Raises PortTaken, ConditionalWritesIgnored, TimeoutError (no controller), ControllerError, StreamError."""
-        broker = cls(config, store, stream_config or StreamConfig())
+    async def start(
+        cls,
+        config: BrokerConfig,
+        store: ObjectStore,
+        stream_config: StreamConfig | None = None,
+        compaction_config: CompactionConfig | None = None,
+    ) -> "Broker":
+        """A broker that serves. Raises PortTaken, ConditionalWritesIgnored, TimeoutError (no controller), ControllerError, StreamError,
+        UnreachableAsAdvertised."""
+        broker = cls(config, store, stream_config or StreamConfig(), compaction_config or CompactionConfig())
         try:
             await broker._start()
         except BaseException:
@@ -144,7 +157,7 @@ class Broker:
         await self.follower.start(self.config.registration_timeout_ms / 1_000)
         metadata = ControllerStreamMetadata(self.client, self.follower, me)
         self.storage = Storage(
-            self.store, metadata, me, self._stream_config, now_ms=self.now_ms, rng=self._rng, on_fenced=self._on_storage_fenced
+            self.store, metadata, me, self.stream_config, now_ms=self.now_ms, rng=self._rng, on_fenced=self._on_storage_fenced
         )
         self._parts.push_async_callback(self.storage.abandon)
         await self.storage.start()
@@ -164,7 +177,7 @@ class Broker:
             me,
             lambda: self.follower.image,
             lambda failed, start: recover_wal(
-                self.store, metadata, failed, start, recoverer=me, now_ms=self.now_ms(), config=self._stream_config, keep=self.storage.keep
+                self.store, metadata, failed, start, recoverer=me, now_ms=self.now_ms(), config=self.stream_config, keep=self.storage.keep
             ),
             self._rng,
         )
@@ -178,7 +191,26 @@ class Broker:
         self._parts.push_async_callback(self._stop_merging)
         self._start_load_reports(me)
         await self.server.serve(RequestDispatcher(self, make_handlers(), INLINE))
+        await self._check_advertised()
         log.info("broker_started", node_id=self.node_id, node_epoch=self.node_epoch, port=self.port, cluster_id=self.cluster_id)
+
+    async def _check_advertised(self) -> None:
+        """Only now somebody answers. A listener without an advertised host is told with the machine's address to clients from elsewhere."""
+        machine_host = _machine_host(self.client.address)
+        told = [listener._replace(host=listener.host or machine_host) for listener in self._advertised(machine_host)]
+        if self.config.advertised_check == CHECK_STRICT:
+            await self_check.check(told)
+        elif self.config.advertised_check == CHECK_WARN:
+            self._in_background(self_check.warn(told))
+
+    def _in_background(self, work: Coroutine[Any, Any, None]) -> None:
+        """Ended with this broker, if not before."""
+        task = asyncio.get_running_loop().create_task(work)
+        self._reports.add(task)
+        task.add_done_callback(self._reports.discard)
+
+    def _advertised(self, machine_host: str) -> tuple[Listener, ...]:
+        return self.config.advertised(machine_host, self.server.ports)
 
     def _start_load_reports(self, me: WalIdentity) -> None:
         async def probe() -> None:
@@ -186,23 +218,25 @@ class Broker:
 
         interval_s = self.config.load_report_interval_ms / 1_000
         reporter = LoadReporter(me, self.client, self.partitions, probe, interval_s=interval_s)
-        task = asyncio.get_running_loop().create_task(reporter.run())
-        self._reports.add(task)
-        task.add_done_callback(self._reports.discard)
+        self._in_background(reporter.run())
 
     def _merger(self, metadata: ControllerStreamMetadata, me: WalIdentity) -> Merger:
         """Rewrites what earlier owners left in WAL objects; its reads pass the caches of the clients by."""
         reader = ObjectReader(self.store, BlockCache(MERGER_CACHE_BYTES))
-        return Merger(self.store, metadata, reader, me, owned=self.storage.open_handles, now_ms=self.now_ms)
+        owned = self.storage.open_handles
+        return Merger(self.store, metadata, reader, me, owned=owned, now_ms=self.now_ms, config=self.compaction_config)
 
     async def _register(self) -> WalIdentity:
+        machine_host = _machine_host(self.client.address)
+        first, *others = self._advertised(machine_host)
         request = RegisterBroker(
             node_id=NodeId(self.config.node_id),
             incarnation_id=uuid4(),
-            host=self.config.advertised_host,
-            port=self.config.advertised_port or self.server.port,
-            machine_host=_machine_host(self.client.address),
-            rack=self.config.rack,
+            host=first.host,
+            port=first.port,
+            machine_host=machine_host,
+            rack=self.config.rack or None,
+            other_listeners=tuple(NodeListener(other.name, other.host, other.port) for other in others),
         )
         registered: BrokerRegistered = await self.client.register_broker(request, timeout_s=self.config.registration_timeout_ms / 1_000)
         self.node_id, self.node_epoch, self.cluster_id = registered.node_id, registered.node_epoch, registered.cluster_id
@@ -214,6 +248,7 @@ class Broker:
             session_timeout_max_ms=self.config.group_max_session_timeout_ms,
             initial_rebalance_delay_ms=self.config.group_initial_rebalance_delay_ms,
             members_max=self.config.group_max_size,
+            offsets_retention_ms=self.config.offsets_retention_minutes * 60_000,
         )
         self.groups = GroupCoordinator(
             TopicLog(self, OFFSETS_TOPIC), limits, now_ms=self.now_ms, new_member_id=lambda client_id: f"{client_id}-{uuid4()}"
@@ -277,11 +312,7 @@ class Broker:
 
     def _report_moves(self, timings: list[MoveTiming]) -> None:
         """For `penstock reassign trace`; a report that does not arrive is missing there, no more."""
-        task = asyncio.get_running_loop().create_task(
-            self._send_report(ReportMoves(node_id=self.node_id, node_epoch=self.node_epoch, items=timings))
-        )
-        self._reports.add(task)
-        task.add_done_callback(self._reports.discard)
+        self._in_background(self._send_report(ReportMoves(node_id=self.node_id, node_epoch=self.node_epoch, items=timings)))
 
     async def _send_report(self, report: ReportMoves) -> None:
         try:

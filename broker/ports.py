@@ -9,6 +9,8 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Protocol, TypeAlias
 
 from broker.config import BrokerConfig
+from stream.compaction.plan import CompactionConfig
+from stream.config import StreamConfig
 from stream.ids import Millis, NodeEpoch, NodeId
 
 if TYPE_CHECKING:
@@ -36,6 +38,11 @@ class ConnectionInfo(Protocol):
 
     @property
     def id(self) -> int: ...
+
+    @property
+    def listener(self) -> str:
+        """Name of the listener that the client came to; it is told the addresses of the other brokers' listeners of that name."""
+        ...
 
     @property
     def local_host(self) -> str:
@@ -92,6 +99,12 @@ class Node(Protocol):
 
     @property
     def config(self) -> BrokerConfig: ...
+
+    @property
+    def stream_config(self) -> StreamConfig: ...
+
+    @property
+    def compaction_config(self) -> CompactionConfig: ...
 
     @property
     def image(self) -> "MetadataImage":

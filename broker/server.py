@@ -51,8 +51,9 @@ class Dispatcher(Protocol):
 class Connection(asyncio.BufferedProtocol):
     """One client. Also the `ConnectionInfo` that handlers see."""
 
-    def __init__(self, server: "Server", number: int) -> None:
+    def __init__(self, server: "Server", number: int, listener: str) -> None:
         self.id = number
+        self.listener = listener
         self.local_host = ""
         self.local_port = 0
         self.peer = ""
@@ -83,7 +84,7 @@ class Connection(asyncio.BufferedProtocol):
         self.peer = f"{self.peer_host}:{peer_port}"
         transport.set_write_buffer_limits(high=self._server.config.response_bytes_max)
         if not self._server.add(self):
-            self.close("too many connections (connections_max)")
+            self.close("too many connections (max.connections)")
 
     def get_buffer(self, sizehint: int) -> memoryview:
         return self._reader.get_buffer()
@@ -105,7 +106,7 @@ class Connection(asyncio.BufferedProtocol):
         else:
             self._settle()
         if self._reader.buffered_bytes and self._server.is_over_hard_limit:
-            self.close("request memory is used up (buffered_request_bytes_max)")
+            self.close("request memory is used up (queued.max.request.bytes)")
 
     def pause_writing(self) -> None:
         self._is_write_paused = True
@@ -253,10 +254,11 @@ class Server:
         self.config = config
         self.loop = asyncio.get_running_loop()
         self.receive_buffer = memoryview(bytearray(RECEIVE_BYTES))
-        self.port = 0
+        self.ports: dict[str, int] = {}
+        """The bound port of each listener by its name."""
         self.buffered_bytes = 0
         self._dispatcher: Dispatcher | None = None
-        self._listener: asyncio.Server | None = None
+        self._listeners: list[asyncio.Server] = []
         self._connections: set[Connection] = set()
         self._connection_count = 0
         self._memory_waiters: dict[Connection, None] = {}
@@ -271,31 +273,40 @@ class Server:
         return self._dispatcher
 
     @property
+    def port(self) -> int:
+        """Of the first listener; 0 before `bind`."""
+        return next(iter(self.ports.values()), 0)
+
+    @property
     def connection_count(self) -> int:
         return len(self._connections)
 
     async def bind(self) -> int:
-        """Take the port (so that it can be registered) without serving yet: clients wait in the backlog. Raises PortTaken, OSError."""
-        config = self.config
-        try:
-            self._listener = await self.loop.create_server(
-                self._connection, config.listen_host, config.listen_port, backlog=1_024, start_serving=False
-            )
-        except OSError as error:
-            raise PortTaken(config.listen_host, config.listen_port, error) from error
-        self.port = int(self._listener.sockets[0].getsockname()[1])
+        """Take the ports (so that they can be registered) without serving yet: clients wait in the backlog. Returns the first listener's.
+
+        Raises PortTaken.
+        """
+        for bound in self.config.bound:
+            make = partial(self._connection, bound.name)
+            try:
+                # An empty host is every address, as in Kafka.
+                listener = await self.loop.create_server(make, bound.host or None, bound.port, backlog=1_024, start_serving=False)
+            except OSError as error:
+                raise PortTaken(bound.host, bound.port, error) from error
+            self._listeners.append(listener)
+            self.ports[bound.name] = int(listener.sockets[0].getsockname()[1])
         return self.port
 
     async def serve(self, dispatcher: Dispatcher) -> None:
-        assert self._listener is not None, "bind() comes first"
+        assert self._listeners, "bind() comes first"
         self._dispatcher = dispatcher
-        await self._listener.start_serving()
+        for listener in self._listeners:
+            await listener.start_serving()
         self._spawn(self._sweep())
 
     async def stop_accepting(self) -> None:
-        if self._listener is not None:
-            self._listener.close()
-            self._listener = None
+        while self._listeners:
+            self._listeners.pop().close()
 
     async def close(self) -> None:
         await self.stop_accepting()
@@ -348,9 +359,9 @@ class Server:
 
     # --- background ---------------------------------------------------------------------------------------------------------------------
 
-    def _connection(self) -> Connection:
+    def _connection(self, listener: str) -> Connection:
         self._connection_count += 1
-        return Connection(self, self._connection_count)
+        return Connection(self, self._connection_count, listener)
 
     def _spawn(self, coroutine: Coroutine[Any, Any, None]) -> None:
         task = self.loop.create_task(coroutine)
@@ -378,7 +389,9 @@ class PortTaken(Exception):
     """The listener's port can not be had; the message names it and what to do."""
 
     def __init__(self, host: str, port: int, cause: OSError) -> None:
-        super().__init__(f"can not listen on {host}:{port} ({cause.strerror or cause}): choose another listen_port (0 takes a free one)")
+        super().__init__(
+            f"can not listen on {host}:{port} ({cause.strerror or cause}): choose another port in listeners (0 takes a free one)"
+        )
         self.port = port
 
 

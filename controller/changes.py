@@ -109,7 +109,10 @@ class QuorumChanges:
             deadline = self._loop.time() + min(CATCH_UP_S_MAX, timeout_s or CATCH_UP_S_MAX)
             while (lag := self._lag_of(request.controller)) != 0:
                 if lag is None:
-                    detail = f"no learner {request.controller}: start it with an empty data directory and --join HOST:PORT of a controller"
+                    detail = (
+                        f"no learner {request.controller}: start it with an empty data directory and "
+                        "--controller-quorum-join-servers HOST:PORT of a controller"
+                    )
                     return self._reply(m.Status.VOTER_NOT_FOUND, detail)
                 if self._loop.time() >= deadline:
                     return self._reply(m.Status.CONTROLLER_BUSY, f"controller {request.controller} lacks {lag} entries")

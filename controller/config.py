@@ -5,10 +5,14 @@ Invariant: a config that was built is valid; wrong values are refused at start, 
 
 import re
 from pathlib import Path
+from typing import Annotated
 
 import msgspec
 
 from controller.errors import InvalidConfig
+from controller.listeners import Listener, parse_listeners
+from stream.setting import Kind, Setting, SettingInvalid
+from stream.setting import check as check_settings
 
 QUORUM_SIZES = (1, 3, 5)
 CONTROLLER_ID_MAX = (1 << 31) - 1
@@ -26,55 +30,59 @@ MANIFEST_GRACE_MS_MIN = 120_000
 class ControllerConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """A controller: alone, one of three or five that begin a cluster, or one that joins."""
 
-    data_dir: Path
+    data_dir: Annotated[Path, Setting("metadata.log.dir", Kind.PATH)]
     """The journal lives here. Small, must survive restarts; when all controllers lose theirs, `penstock controller recover` helps."""
 
-    cluster_id: str = ""
+    cluster_id: Annotated[str, Setting("cluster.id", Kind.TEXT)] = ""
     """Empty: generated at the first start and kept in `data_dir`. Set it to begin with an empty `data_dir` in a cluster that exists."""
 
-    controller_id: int = 0
-    peers: tuple[str, ...] = ()
+    controller_id: Annotated[int, Setting("node.id", Kind.INT, 0, CONTROLLER_ID_MAX, templates=True)] = 0
+    """Number of this controller in the quorum. {ordinal}: the last number of the host name."""
+
+    peers: Annotated[tuple[str, ...], Setting("controller.quorum.voters", Kind.LIST)] = ()
     """The controllers with which a new cluster begins, this one too, as id@host:port; empty: it is alone. They need one `cluster_id`.
 
     From then on the quorum itself knows who is in it, and where."""
 
-    join: tuple[str, ...] = ()
+    join: Annotated[tuple[str, ...], Setting("controller.quorum.join.servers", Kind.LIST)] = ()
     """host:port of controllers of a cluster that exists: with an empty `data_dir` this one becomes a learner of their quorum. It votes
     when `penstock controller add` says so."""
 
-    join_timeout_ms: int = 60_000
+    join_timeout_ms: Annotated[int, Setting("controller.quorum.join.timeout.ms", Kind.DURATION, 1, 3_600_000)] = 60_000
     """Nobody there to join for this long: the start fails."""
 
-    host: str = "127.0.0.1"
-    port: int = 0
-    """0: any free port; `ControllerServer.port` tells which."""
+    listeners: Annotated[tuple[str, ...], Setting("listeners", Kind.LISTENERS)] = ("CONTROLLER://127.0.0.1:0",)
+    """The address to bind, as host:port; 0.0.0.0 in containers. Port 0: any free one, which only tests want."""
 
-    advertised: str = ""
-    """host:port that clients are told; empty: `host` and the bound port."""
+    advertised_listeners: Annotated[tuple[str, ...], Setting("advertised.listeners", Kind.LISTENERS, templates=True)] = ()
+    """The host:port that brokers and other controllers are told; empty: as in the voters, else as bound. {pod} and {ordinal} stand for the
+    host name and its last number."""
 
-    default_partitions: int = 1
+    default_partitions: Annotated[int, Setting("num.partitions", Kind.INT, 1, 10_000)] = 1
     """Partitions of a topic whose creator names no number."""
 
-    default_replication_factor: int = -1
+    default_replication_factor: Annotated[int, Setting("default.replication.factor", Kind.INT, -1, 100)] = -1
     """Leader candidates likewise; -1: three, or as many as there are brokers. More of them only say who leads next."""
 
-    raft_heartbeat_ms: int = 100
+    raft_heartbeat_ms: Annotated[int, Setting("controller.quorum.heartbeat.interval.ms", Kind.DURATION, 1, 60_000)] = 100
     """How often the leader tells the other controllers that it lives."""
 
-    election_timeout_ms: int = 1_000
+    election_timeout_ms: Annotated[int, Setting("controller.quorum.election.timeout.ms", Kind.DURATION, 1, 600_000)] = 1_000
     """Silence of the leader after which another is elected, in one to two times this. Lower takes pauses of a busy machine for deaths."""
 
-    session_timeout_ms: int = 6_000
+    session_timeout_ms: Annotated[int, Setting("broker.session.timeout.ms", Kind.DURATION, 1, 3_600_000)] = 6_000
     """A silent broker is fenced after this. Lower finds hung brokers sooner and fences slow ones by mistake."""
 
-    session_grace_ms: int = 500
+    session_grace_ms: Annotated[int, Setting("broker.session.grace.ms", Kind.DURATION, 1, 3_600_000)] = 500
     """A broker whose stream broke, and who did not open another, is fenced after this: so soon is a killed process found."""
 
-    heartbeat_interval_ms: int = 500
+    heartbeat_interval_ms: Annotated[int, Setting("broker.heartbeat.interval.ms", Kind.DURATION, 1, 600_000)] = 500
+    """How often brokers tell that they live; at most a third of the session timeout."""
+
     tick_interval_ms: int = 100
     """How often sessions are looked at; adds to the time until a dead broker is fenced."""
 
-    move_timeout_ms: int = 10_000
+    move_timeout_ms: Annotated[int, Setting("reassignment.move.timeout.ms", Kind.DURATION, 1, 3_600_000)] = 10_000
     """A broker that does not give up a partition within this is fenced, and its WAL recovered. Longer than its slowest upload."""
 
     lag_limit_ms: int = 1_000
@@ -90,7 +98,7 @@ class ControllerConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown
     batch_count_max: int = 512
     """Requests that share one journal write."""
 
-    request_timeout_ms: int = 30_000
+    request_timeout_ms: Annotated[int, Setting("request.timeout.ms", Kind.DURATION, 1, 3_600_000)] = 30_000
     """Longest wait of a request whose caller named no deadline."""
 
     request_bytes_max: int = 4 << 20
@@ -106,12 +114,16 @@ class ControllerConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown
     """Records of one request, which are committed together or not at all; what would make more is refused. 10,000 partitions are 1.2 MB."""
 
     followers_count_max: int = 1_000
-    snapshot_records: int = 50_000
+    snapshot_records: Annotated[int, Setting("metadata.log.max.records.between.snapshots", Kind.INT, 1, 10_000_000)] = 50_000
     """Records between two snapshots; bounds the journal, the memory of its tail and the time of a start (about 1 s per 200,000)."""
 
-    snapshot_bytes: int = 64 << 20
-    snapshots_kept: int = 3
-    backup_interval_ms: int = 1_000
+    snapshot_bytes: Annotated[int, Setting("metadata.log.max.record.bytes.between.snapshots", Kind.BYTES, 1)] = 64 << 20
+    """Bytes of records between two snapshots, whichever comes first."""
+
+    snapshots_kept: Annotated[int, Setting("metadata.snapshots.retained.count", Kind.INT, 2, 1_000)] = 3
+    """Snapshots that stay in the store; at least two, so that a damaged one can be passed over."""
+
+    backup_interval_ms: Annotated[int, Setting("metadata.backup.interval.ms", Kind.DURATION, 1, 3_600_000)] = 1_000
     """Committed metadata are copied to the store at most this often (one PUT), and at once for what has to be there before an answer. What
     is not copied yet is lost with *all* controllers' disks, except what acknowledged records need. Deletions wait for it."""
 
@@ -121,43 +133,48 @@ class ControllerConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown
     backup_objects: int = 1_000
     """Objects of the backup after which a snapshot is due: bounds the reads of a recovery and of a LIST."""
 
-    read_grace_ms: int = 60_000
+    read_grace_ms: Annotated[int, Setting("object.delete.grace.ms", Kind.DURATION, 1, 86_400_000)] = 60_000
     """Bytes of an object that nothing refers to are deleted after this, so that reads under way can end."""
 
-    auto_balance: bool = False
+    late_put_grace_ms: Annotated[int, Setting("object.prepared.grace.ms", Kind.DURATION, 1, 7 * 86_400_000)] = 60 * 60_000
+    """What was prepared and never committed is deleted so long after its deadline: the PUT of a writer that was stopped may land late."""
+
+    auto_balance: Annotated[bool, Setting("auto.balance.enable", Kind.BOOL)] = False
     """Move partitions by itself so that brokers carry equal loads, and relieve brokers that answer much slower than their peers."""
 
-    balance_interval_ms: int = 5_000
+    balance_interval_ms: Annotated[int, Setting("auto.balance.interval.ms", Kind.DURATION, 1, 3_600_000)] = 5_000
     """How often auto-balancing looks; a new broker has its first partitions after about two of these."""
 
-    balance_cooldown_ms: int = 60_000
+    balance_cooldown_ms: Annotated[int, Setting("auto.balance.cooldown.ms", Kind.DURATION, 1, 86_400_000)] = 60_000
     """A partition that moved is not moved again by auto-balancing for so long."""
 
-    balance_bytes_min: int = 256 << 10
+    balance_bytes_min: Annotated[int, Setting("auto.balance.min.bytes.per.second", Kind.BYTES, 1)] = 256 << 10
     """Bytes in a second that all brokers together must have before bytes are balanced: idle clusters are left alone."""
 
-    janitor_interval_ms: int = 5_000
+    janitor_interval_ms: Annotated[int, Setting("object.delete.interval.ms", Kind.DURATION, 1, 3_600_000)] = 5_000
+    """How often objects are looked for that nothing refers to any more."""
 
-    manifest_interval_ms: int = 1_000
+    manifest_interval_ms: Annotated[int, Setting("manifest.interval.ms", Kind.DURATION, 0, 3_600_000)] = 1_000
     """The public manifest is published at most this often, when something changed: one PUT each, 13 USD a month on S3. 0: never."""
 
-    manifest_grace_ms: int = 10 * 60_000
+    manifest_grace_ms: Annotated[int, Setting("manifest.grace.ms", Kind.DURATION, MANIFEST_GRACE_MS_MIN, 86_400_000)] = 10 * 60_000
     """Old versions of the manifest stay this long for readers that have not seen a newer one. A few hundred small objects."""
 
-    stop_timeout_ms: int = 5_000
+    stop_timeout_ms: Annotated[int, Setting("shutdown.timeout.ms", Kind.DURATION, 1, 3_600_000)] = 5_000
+    """Longest graceful stop."""
 
     def __post_init__(self) -> None:
+        try:
+            check_settings(self)
+        except SettingInvalid as error:
+            raise InvalidConfig(error.name, error.value, error.allowed) from None
         if self.cluster_id and not _CLUSTER_ID.match(self.cluster_id):
             raise InvalidConfig("cluster_id", self.cluster_id, "1 to 64 letters, digits, '-' and '_'")
-        if not 0 <= self.port <= 65_535:
-            raise InvalidConfig("port", self.port, "0 to 65535")
-        if self.default_replication_factor != -1 and not 1 <= self.default_replication_factor <= 100:
+        if self.default_replication_factor == 0:
             raise InvalidConfig("default_replication_factor", self.default_replication_factor, "1 to 100, or -1")
-        if self.snapshots_kept < 2:
-            raise InvalidConfig("snapshots_kept", self.snapshots_kept, "at least 2, so that a damaged one can be passed over")
+        self._check_addresses()
         self._check_peers()
         self._check_join()
-        self._check_manifest()
         for name in _POSITIVE:
             if getattr(self, name) <= 0:
                 raise InvalidConfig(name, getattr(self, name), "more than 0")
@@ -179,11 +196,35 @@ class ControllerConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown
             found[int(number)] = address
         return found
 
-    def _check_manifest(self) -> None:
-        if self.manifest_interval_ms < 0:
-            raise InvalidConfig("manifest_interval_ms", self.manifest_interval_ms, "0 (never), or more")
-        if self.manifest_grace_ms < MANIFEST_GRACE_MS_MIN:
-            raise InvalidConfig("manifest_grace_ms", self.manifest_grace_ms, f"at least {MANIFEST_GRACE_MS_MIN}")
+    @property
+    def host(self) -> str:
+        """Where to listen."""
+        return self._listener.host
+
+    @property
+    def port(self) -> int:
+        """Likewise; 0 is any free one, and `ControllerServer.port` tells which."""
+        return self._listener.port
+
+    @property
+    def advertised(self) -> str:
+        """host:port; empty if none is configured."""
+        told = parse_listeners("advertised_listeners", self.advertised_listeners)
+        return told[0].address if told else ""
+
+    @property
+    def _listener(self) -> Listener:
+        return parse_listeners("listeners", self.listeners)[0]
+
+    def _check_addresses(self) -> None:
+        for name, least in (("listeners", 1), ("advertised_listeners", 0)):
+            given: tuple[str, ...] = getattr(self, name)
+            try:
+                count = len(parse_listeners(name, given))
+            except SettingInvalid as error:
+                raise InvalidConfig(error.name, error.value, error.allowed) from None
+            if not least <= count <= 1:
+                raise InvalidConfig(name, ",".join(given), "one host:port: a controller has one listener")
 
     def _check_peers(self) -> None:
         voters = self.voters
@@ -208,12 +249,8 @@ class ControllerConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown
 
 
 _POSITIVE = (
-    "default_partitions", "raft_heartbeat_ms", "election_timeout_ms",
-    "session_timeout_ms", "session_grace_ms", "move_timeout_ms", "heartbeat_interval_ms", "tick_interval_ms", "lag_limit_ms",
-    "maintenance_interval_ms",
-    "queue_count_max", "queue_bytes_max", "batch_count_max", "request_timeout_ms", "request_bytes_max", "reply_cache_count_max",
-    "batch_bytes_max", "transaction_bytes_max",
-    "followers_count_max", "snapshot_records", "snapshot_bytes", "backup_interval_ms", "backup_bytes_max", "backup_objects",
-    "read_grace_ms", "balance_interval_ms", "balance_cooldown_ms", "balance_bytes_min", "janitor_interval_ms",
-    "stop_timeout_ms", "join_timeout_ms",
+    "tick_interval_ms", "lag_limit_ms", "maintenance_interval_ms", "queue_count_max", "queue_bytes_max", "batch_count_max",
+    "request_bytes_max", "reply_cache_count_max", "batch_bytes_max", "transaction_bytes_max", "followers_count_max", "backup_bytes_max",
+    "backup_objects",
 )  # fmt: skip
+"""Limits that are no settings; those have theirs in their annotations."""

@@ -15,7 +15,7 @@ from controller.backup.new_streams import NewStreams
 from controller.backup.writer import Backup
 from controller.balance.balancer import Balancer
 from controller.config import ControllerConfig
-from controller.managers import commits, configs, kv, nodes, objects, producer_ids, reassign, recovery, streams, topics
+from controller.managers import commits, configs, kv, nodes, objects, producer_ids, reassign, recovery, rewrites, streams, topics
 from controller.managers.result import Result
 from controller.managers.topics import TopicDefaults
 from controller.metadata.image import MetadataImage
@@ -23,6 +23,7 @@ from controller.metadata.records import MetadataOffset, StreamCreated
 from controller.move_traces import MoveTraceRing
 from controller.rpc import load_messages as lm
 from controller.rpc import messages as m
+from controller.rpc import rewrite_messages as rm
 from controller.rpc.server import Handle
 from controller.runtime import Runtime
 from controller.sessions import Sessions
@@ -32,7 +33,8 @@ from stream.ids import Millis, NodeId, StreamId
 REQUESTS: tuple[type[m.Message], ...] = (
     m.RegisterBroker, m.UnregisterBroker, m.OpenStreams, m.TrimStream, m.PrepareObjects, m.Commit, m.CommitRecovered, m.CreateTopics,
     m.DeleteTopics, m.CreatePartitions, m.AlterReassignments, m.ElectPreferred, m.DrainBroker, lm.MoveLeaders, m.AlterConfigs,
-    m.AllocateProducerIds, m.PutKeyValue, m.GetKeyValue, m.DeleteKeyValue, m.ReportMoves, m.TraceMove, lm.ReportLoad, lm.ProposeMoves,
+    m.AllocateProducerIds, m.PutKeyValue, m.GetKeyValue, m.DeleteKeyValue, rm.PrepareRewrite, rm.CommitRewrite, m.ReportMoves,
+    m.TraceMove, lm.ReportLoad, lm.ProposeMoves,
 )  # fmt: skip
 """What the leader answers: through a manager, but for the last four, which are no metadata."""
 
@@ -80,6 +82,8 @@ def managers(
         m.PutKeyValue: lambda image, request, _: kv.put_key_value(image, request),
         m.GetKeyValue: lambda image, request, _: kv.get_key_value(image, request),
         m.DeleteKeyValue: lambda image, request, _: kv.delete_key_value(image, request),
+        rm.PrepareRewrite: rewrites.prepare_rewrite,
+        rm.CommitRewrite: rewrites.commit_rewrite,
     }
 
 

@@ -169,7 +169,7 @@ class StoreNotEmpty(ControllerError):
     def __init__(self, key: str) -> None:
         super().__init__(
             f"the data directory is new but the store holds {key!r} of an earlier cluster. To go on with that one, restore its data "
-            "directory, or set cluster_id to its id (the part after meta/ in its keys) after `penstock controller recover`; for a new one, "
+            "directory, or set cluster.id to its id (the part after meta/ in its keys) after `penstock controller recover`; for a new one, "
             "use an empty bucket"
         )
         self.key = key
@@ -181,6 +181,8 @@ class InvalidConfig(ControllerError):
     def __init__(self, name: str, value: object, allowed: str) -> None:
         super().__init__(f"controller config {name}={value!r} is not valid: {allowed}")
         self.name = name
+        self.value = value
+        self.allowed = allowed
 
 
 _CLASSES: dict[Status, type[RequestRefused]] = {

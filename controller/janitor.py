@@ -73,10 +73,10 @@ class Janitor:
 
     async def delete_destroyed(self) -> int:
         """One batch of objects whose grace is over. -> how many; 0: nothing is due."""
-        now_ms, grace_ms = self._now_ms(), self._config.read_grace_ms
+        now_ms, grace_ms, late_ms = self._now_ms(), self._config.read_grace_ms, self._config.late_put_grace_ms
 
         def due(image: MetadataImage) -> tuple[list[tuple[ObjectId, str, Millis]], MetadataOffset]:
-            states = deletable(image, now_ms, grace_ms, DELETE_BATCH_COUNT)
+            states = deletable(image, now_ms, grace_ms, late_ms, DELETE_BATCH_COUNT)
             return [(state.object_id, state.key, state.since_ms) for state in states], image.end_offset
 
         objects, offset = await self._runtime.between(due)

@@ -22,6 +22,7 @@ from controller.config import ControllerConfig
 from controller.directory import DataDirectory, LocalDirectory
 from controller.dispatch import REQUESTS
 from controller.errors import NotLeader, QuorumClosed
+from controller.health import ControllerHealth, ServeHealth, tell_nobody
 from controller.identity import Identity, new_id
 from controller.joining import find_cluster, join
 from controller.metadata.records import MetadataOffset
@@ -70,6 +71,7 @@ class ControllerServer:
         self._transport: PeerTransport | None = None
         self._service: ControllerService | None = None
         self._reign: Reign | None = None
+        self._standby: Standby | None = None
         self._tasks: list[asyncio.Task[None]] = []
         self.port = 0
         """The bound port, once started."""
@@ -89,6 +91,24 @@ class ControllerServer:
     @property
     def is_leading(self) -> bool:
         return self._service is not None and self._service.is_leading
+
+    @property
+    def is_serving(self) -> bool:
+        return self._service is not None and bool(self.port)
+
+    def why_not_following(self) -> list[str]:
+        """Why what is served here may be old; empty: a leader is known, and what it committed is applied."""
+        quorum, standby = self.quorum, self._standby
+        if quorum is None or standby is None:
+            return ["the controller is not running"]
+        if self.is_leading:
+            return []
+        if quorum.is_outside:
+            return ["this controller is not a member of the quorum: it was removed, or was not added yet"]
+        if not quorum.leadership.address or quorum.leadership.active:
+            return ["no leader of the quorum is known, or it takes office just now"]
+        behind = quorum.committed_offset - standby.image.end_offset
+        return [f"{behind} committed records are not applied yet"] if behind > 0 or quorum.needs_snapshot else []
 
     @property
     def runtime(self) -> Runtime | None:
@@ -139,7 +159,7 @@ class ControllerServer:
             await self._transport.stop()
         if self.quorum is not None:
             await self.quorum.close()
-        self._service, self._reign, self.quorum, self._transport = None, None, None, None
+        self._service, self._reign, self.quorum, self._transport, self._standby = None, None, None, None, None
         self._tasks.clear()
         if self._identity is not None:
             self._identity.close()
@@ -166,7 +186,7 @@ class ControllerServer:
         )
         self.quorum = quorum = RaftQuorum(self._directory, core, config.voters, self._rng)
         snapshots = SnapshotStore(self._store, config.cluster_id, kept=config.snapshots_kept)
-        standby = Standby(config, quorum, snapshots)
+        self._standby = standby = Standby(config, quorum, snapshots)
         loaded = await standby.load()
 
         own = Endpoint(config.controller_id, config.advertised, identity.directory_id)
@@ -293,32 +313,35 @@ async def _tell_of_removal(quorum: RaftQuorum) -> None:
                 "controller_removed",
                 controller_id=quorum.core.id,
                 members=quorum.members.everyone,
-                next="it votes no more: stop it; to bring it back, start it with an empty data directory and --join",
+                next="it votes no more: stop it; to bring it back, start it with an empty directory and --controller-quorum-join-servers",
             )
         await quorum.wait_changed()
 
 
-async def run_controller(config: ControllerConfig, store: ObjectStore) -> int:
+async def run_controller(config: ControllerConfig, store: ObjectStore, serve_health: ServeHealth = tell_nobody) -> int:
     """Serve until SIGTERM or SIGINT (status 0) or a failure (status 1)."""
     loop = asyncio.get_running_loop()
     stopping = asyncio.Event()
     for number in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(number, stopping.set)
     server = ControllerServer(config, store)
-    await server.start()
-    assert server.failed is not None
-    waiting = loop.create_task(stopping.wait())
-    await asyncio.wait((waiting, server.failed), return_when=asyncio.FIRST_COMPLETED)
-    waiting.cancel()
-    failed = server.failed.done()
-    with suppress(TimeoutError):
-        async with asyncio.timeout(config.stop_timeout_ms / 1_000):
-            await server.stop()
+    health = ControllerHealth(server)
+    async with serve_health(health):
+        await server.start()
+        assert server.failed is not None
+        waiting = loop.create_task(stopping.wait())
+        await asyncio.wait((waiting, server.failed), return_when=asyncio.FIRST_COMPLETED)
+        waiting.cancel()
+        failed = server.failed.done()
+        health.stopping = True
+        with suppress(TimeoutError):
+            async with asyncio.timeout(config.stop_timeout_ms / 1_000):
+                await server.stop()
     _log.info("controller_stopped", failed=failed)
     return 1 if failed else 0
 
 
-def run(config: ControllerConfig, store_url: str) -> int:
+def run(config: ControllerConfig, store_url: str, serve_health: ServeHealth = tell_nobody) -> int:
     """Process entry: returns the exit status. Logs go to stderr."""
     import uvloop
 
@@ -330,7 +353,7 @@ def run(config: ControllerConfig, store_url: str) -> int:
         tune_collector()
         store = open_store(store_url)
         try:
-            return await run_controller(config, store)
+            return await run_controller(config, store, serve_health)
         finally:
             await store.close()
 

@@ -5,7 +5,24 @@ from typing import Annotated
 
 import typer
 
-from deploy.commands import balance, consume, controller, demo, dev, elect, nodes, produce, reassign, snippets, streams, table, top, topics
+from deploy.commands import (
+    balance,
+    compact,
+    config,
+    consume,
+    controller,
+    demo,
+    dev,
+    elect,
+    nodes,
+    produce,
+    reassign,
+    snippets,
+    streams,
+    table,
+    top,
+    topics,
+)
 
 app = typer.Typer(
     name="penstock",
@@ -45,7 +62,9 @@ app.add_typer(reassign.app, name="reassign")
 app.command("elect")(elect.elect)
 app.command("balance")(balance.balance)
 app.add_typer(controller.app, name="controller")
+app.command("compact")(compact.compact)
 app.add_typer(table.app, name="table")
+app.add_typer(config.app, name="config")
 
 
 @app.command("broker", add_help_option=False)

@@ -5,9 +5,9 @@ Exit codes: 0 done, 1 it failed, 2 called wrongly, 130 interrupted.
 """
 
 import sys
-from typing import Final
+from typing import Final, Literal
 
-_NODES: Final = ("broker", "controller")
+_NODES: Final[dict[str, Literal["broker", "controller"]]] = {"broker": "broker", "controller": "controller"}
 _INTERRUPTED: Final = 130
 
 
@@ -19,7 +19,7 @@ def main() -> None:
         if len(sys.argv) > 1 and sys.argv[1] in _NODES and not _is_command(sys.argv[2:]):
             from deploy.node import run
 
-            sys.exit(run(sys.argv[1], sys.argv[2:]))
+            sys.exit(run(_NODES[sys.argv[1]], sys.argv[2:]))
         from deploy.app import app
 
         app(prog_name="penstock")

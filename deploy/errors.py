@@ -4,6 +4,7 @@ Invariant: every expected failure ends as one of these, printed as one `error:` 
 what is allowed and what to do. Exit codes: 0 done, 1 it failed, 2 it was called wrongly.
 """
 
+from collections.abc import Sequence
 from difflib import get_close_matches
 from typing import ClassVar
 
@@ -23,8 +24,8 @@ class UsageError(DeployError):
 class UnknownSetting(UsageError):
     """A key that no setting has. `source` says where it stands: a flag, a variable, a file."""
 
-    def __init__(self, key: str, source: str, known: list[str]) -> None:
-        near = get_close_matches(key, known, n=1, cutoff=0.5)
+    def __init__(self, key: str, source: str, known: Sequence[str]) -> None:
+        near = get_close_matches(key, known, n=1, cutoff=0.4)
         hint = f"did you mean {near[0]}?" if near else f"known are: {', '.join(known)}"
         super().__init__(f"{source}: unknown setting {key!r}; {hint}")
         self.key = key

@@ -82,7 +82,7 @@ class Nodes:
     async def start(self) -> None:
         """Raises PortTaken; then nothing of it runs any more."""
         config = ControllerConfig(
-            data_dir=self._directory, port=0, session_timeout_ms=SESSION_TIMEOUT_MS, session_grace_ms=SESSION_GRACE_MS
+            data_dir=self._directory, listeners=(f"{HOST}:0",), session_timeout_ms=SESSION_TIMEOUT_MS, session_grace_ms=SESSION_GRACE_MS
         )
         controller = ControllerServer(config, self._store)
         await controller.start()
@@ -192,8 +192,8 @@ class Nodes:
     async def _start_broker(self, node_id: int) -> None:
         config = BrokerConfig(
             node_id=node_id,
-            listen_host=HOST,
-            listen_port=self._ports[node_id],
+            listeners=(f"{HOST}:{self._ports[node_id]}",),
+            advertised_check="off",
             controllers=(self._controller_address,),
             offsets_topic_num_partitions=INTERNAL_PARTITIONS,
             transaction_state_log_num_partitions=INTERNAL_PARTITIONS,

@@ -54,8 +54,6 @@ GROUPS_MAX = 50_000
 OFFSETS_MAX = 1_000_000
 OFFSET_METADATA_BYTES_MAX = 4_096
 EXPIRY_INTERVAL_S = 600.0
-OFFSETS_RETENTION_MS = 7 * 24 * 3_600_000
-"""`offsets.retention.minutes`: how long offsets outlive the later of their commit and the group's last member."""
 
 _TOO_LARGE = frozenset({ErrorCode.MESSAGE_TOO_LARGE, ErrorCode.RECORD_LIST_TOO_LARGE})
 
@@ -374,7 +372,7 @@ class GroupCoordinator:
 
     def expire(self) -> None:
         """Drop offsets past their retention, and groups that have neither members nor offsets: both by tombstones in the log."""
-        oldest_ms = self._now_ms() - OFFSETS_RETENTION_MS
+        oldest_ms = self._now_ms() - self._limits.offsets_retention_ms
         for state in self._led.loaded():
             for group in list(state.groups.values()):
                 if not group.classic.members and not group.offsets.has_pending:

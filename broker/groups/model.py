@@ -137,5 +137,7 @@ class GroupLimits:
     session_timeout_max_ms: int = 1_800_000
     initial_rebalance_delay_ms: int = 3_000
     members_max: int = 1_000
+    offsets_retention_ms: int = 7 * 24 * 3_600_000
+    """How long offsets outlive the later of their commit and the group's last member."""
     join_bytes_max: int = field(default=1 << 20)
     """Subscription bytes of one member; they live in memory and in every rebalance answer to the leader."""

@@ -6,11 +6,10 @@ process's own configuration. A broker answers for itself only, as Kafka's do.
 Source: KIP-226 (sources and synonyms), KIP-569 (types and documentation); Kafka's ConfigHelper.
 """
 
-from collections.abc import Mapping
-from dataclasses import dataclass, fields
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
 from typing import Final
 
-from broker.config import BrokerConfig
 from broker.dispatch import encode_response
 from broker.errors import ErrorCode
 from broker.handlers.metadata import is_valid_topic_name
@@ -26,6 +25,7 @@ from broker.wire.gen.describe_configs import (
 )
 from controller.metadata.configs import BROKER_RESOURCE, TOPIC_RESOURCE
 from controller.metadata.topic_configs import TOPIC_CONFIGS, ConfigType
+from stream.setting import Field, Kind, fields_of, text_of
 
 DYNAMIC_TOPIC: Final = 1
 STATIC_BROKER: Final = 4
@@ -62,49 +62,27 @@ def topic_entries(overrides: Mapping[str, str]) -> list[ConfigEntry]:
     ]
 
 
-_BROKER_NAMES: Final = {
-    "node_id": "node.id",
-    "rack": "broker.rack",
-    "request_bytes_max": "socket.request.max.bytes",
-    "connections_max": "max.connections",
-    "connections_idle_ms": "connections.max.idle.ms",
-    "buffered_request_bytes_max": "queued.max.request.bytes",
-    "auto_create_topics_enable": "auto.create.topics.enable",
-    "num_partitions": "num.partitions",
-    "default_replication_factor": "default.replication.factor",
-    "offsets_topic_num_partitions": "offsets.topic.num.partitions",
-    "group_initial_rebalance_delay_ms": "group.initial.rebalance.delay.ms",
-    "group_min_session_timeout_ms": "group.min.session.timeout.ms",
-    "group_max_session_timeout_ms": "group.max.session.timeout.ms",
-    "group_max_size": "group.max.size",
+_TYPES: Final = {
+    Kind.BOOL: ConfigType.BOOLEAN,
+    Kind.INT: ConfigType.LONG,
+    Kind.DURATION: ConfigType.LONG,
+    Kind.BYTES: ConfigType.LONG,
+    Kind.LIST: ConfigType.LIST,
+    Kind.LISTENERS: ConfigType.LIST,
 }
-"""Fields of BrokerConfig by the Kafka property that tools look for."""
 
 
-def broker_entries(config: BrokerConfig, node_id: int) -> list[ConfigEntry]:
-    entries: list[ConfigEntry] = []
-    for field in fields(config):
-        name = _BROKER_NAMES.get(field.name)
-        if name is None:
-            continue
-        value, default = _text(getattr(config, field.name)), _text(field.default)
-        if field.name == "node_id":
-            value = str(node_id)
-        source = DEFAULT if value == default else STATIC_BROKER
-        entries.append(ConfigEntry(name, value, default, source, _type_of(field.default), "", is_read_only=True))
-    return entries
+def broker_entries(parts: Iterable[object], node_id: int) -> list[ConfigEntry]:
+    """The settings of the config objects that a broker runs with."""
+    return [_broker_entry(field, getattr(part, field.field), node_id) for part in parts for field in fields_of(type(part))]
 
 
-def _text(value: object) -> str:
-    if value is None:
-        return ""
-    return str(value).lower() if isinstance(value, bool) else str(value)
-
-
-def _type_of(value: object) -> ConfigType:
-    if isinstance(value, bool):
-        return ConfigType.BOOLEAN
-    return ConfigType.LONG if isinstance(value, int) else ConfigType.STRING
+def _broker_entry(field: Field, value: object, node_id: int) -> ConfigEntry:
+    text, default = text_of(field.setting, value), text_of(field.setting, field.default)
+    source = DEFAULT if text == default else STATIC_BROKER
+    shown = str(node_id) if field.name == "node.id" else text
+    kind = _TYPES.get(field.setting.kind, ConfigType.STRING)
+    return ConfigEntry(field.name, shown, default, source, kind, field.doc, is_read_only=True)
 
 
 def handle_describe_configs(node: Node, ctx: RequestContext) -> Response:
@@ -138,7 +116,7 @@ def _entries(node: Node, resource_type: int, name: str) -> list[ConfigEntry] | t
     if resource_type == BROKER_RESOURCE:
         if name not in {"", str(node.node_id)}:
             return ErrorCode.INVALID_REQUEST, f"this is broker {node.node_id}: ask broker {name} itself, or give an empty name"
-        return broker_entries(node.config, node.node_id)
+        return broker_entries((node.config, node.stream_config, node.compaction_config), node.node_id)
     allowed = f"{TOPIC_RESOURCE} (topic) and {BROKER_RESOURCE} (broker)"
     return ErrorCode.INVALID_REQUEST, f"resource type {resource_type} has no configs here; there are {allowed}"
 

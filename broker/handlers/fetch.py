@@ -4,7 +4,7 @@ Invariants: nothing at or above the high watermark is ever returned, and nothing
 committed records, who is told of every aborted transaction in what it gets; an answer comes as soon as min_bytes are there or any partition
 has an error, else at max_wait, never in between; the first partition that has anything gives at least one whole batch (KIP-74), everything
 else stays within the limits. Nobody polls: parked fetches are woken by high watermarks.
-Limits: `_RESPONSE_BYTES_MAX` for one answer, `PartitionManager.cold_reads` for cold bytes of all connections.
+Limits: `fetch.max.bytes` for one answer, `PartitionManager.cold_reads` for cold bytes of all connections.
 Must not: keep anything of a client between requests. Fetch sessions (KIP-227) are refused with id 0, which every client accepts.
 
 Source: Kafka `KafkaApis.handleFetchRequest`, `ReplicaManager.readFromLog`, `DelayedFetch`.
@@ -30,8 +30,6 @@ from stream.ids import Offset
 
 _log = structlog.get_logger()
 
-_RESPONSE_BYTES_MAX: Final = 55 * 1024 * 1024
-"""`fetch.max.bytes`."""
 _WAIT_MAX_MS: Final = 300_000
 _COLD_READ_MAX_S: Final = 30.0
 """A cold read that takes longer is answered with a retriable error; the blocks that arrived stay cached for the retry."""
@@ -94,7 +92,7 @@ class _FetchCall:
         wait_ms = min(max(request.max_wait_ms, 0), _WAIT_MAX_MS)
         self._deadline = ctx.received_at + wait_ms / 1000
         self._is_late = wait_ms == 0
-        self._max_bytes = min(max(request.max_bytes, 0), _RESPONSE_BYTES_MAX)
+        self._max_bytes = min(max(request.max_bytes, 0), node.config.fetch_bytes_max)
         self._budget_bytes = self._max_bytes
         self._size_bytes = 0
         self._topics: list[tuple[TopicKey, list[_Target]]] = []

@@ -11,16 +11,15 @@ from collections.abc import Collection
 
 from controller.managers.checks import check_count, check_epoch, check_node, check_owner
 from controller.managers.elections import Elector
-from controller.managers.log_changes import RANGES_MAX, LogChanges, check_objects
+from controller.managers.log_changes import RANGES_MAX, LogChanges, check_objects, prepared
 from controller.managers.replacement import NewRange, replace_ranges
 from controller.managers.result import Refused, Result
 from controller.metadata.image import MetadataImage
-from controller.metadata.objects import ObjectPhase, ObjectState
 from controller.metadata.records import RangeEntry, Record, StreamClosed, WalRecord
 from controller.metadata.topics import PartitionKey, in_order, is_moving
 from controller.rpc.messages import CloseItem, Commit, CommitObject, ReplacedItem, Status
 from stream.ids import Millis, NodeId, ObjectId, StreamId, WalSequence
-from stream.ports import ObjectRole, WalIdentity
+from stream.ports import WalIdentity
 
 CLOSES_MAX = 2_000
 
@@ -72,8 +71,10 @@ class _Commit:
             elif not repeated:
                 self._changes.commit_prepared(item, item.object_id, self._appended(item, item.object_id))
         for stream_id, sources in self._sources.items():
-            new = self._replacing.get(stream_id, [])
-            self._changes.records += replace_ranges(self._image, self._me, sources, new)
+            stream = self._image.streams.get(stream_id)
+            if stream is not None:
+                check_owner(stream, self._me)
+                self._changes.records += replace_ranges(stream, sources, self._replacing.get(stream_id, []))
         for close in self._request.closes:
             self._close(close)
         self._elect()
@@ -83,21 +84,11 @@ class _Commit:
 
     def _is_repeat(self) -> bool:
         """All prepared objects of the request are committed already: its reply was lost. Some of them: no request of ours was like that."""
-        states = [self._prepared(item, item.object_id) for item in self._request.objects if item.object_id is not None]
+        states = [prepared(self._image, item, item.object_id) for item in self._request.objects if item.object_id is not None]
         committed = [state for state in states if state.was_committed]
         if committed and len(committed) < len(states):
             raise Refused(Status.INVALID_REQUEST, f"object {committed[0].object_id} was committed by another request")
         return bool(committed)
-
-    def _prepared(self, item: CommitObject, object_id: ObjectId) -> ObjectState:
-        if item.role not in {ObjectRole.STREAM_SET, ObjectRole.STREAM}:
-            raise Refused(
-                Status.INVALID_REQUEST, f"object {object_id} has role {item.role}; only stream and stream-set objects are prepared"
-            )
-        state = self._image.objects.get(object_id)
-        if state is None or state.key != item.key or (state.phase == ObjectPhase.DESTROYED and not state.was_committed):
-            raise Refused(Status.OBJECT_NOT_EXIST, f"object {object_id} is not prepared, or its deadline has passed: prepare it again")
-        return state
 
     def _appended(self, item: CommitObject, object_id: ObjectId | None) -> list[RangeEntry]:
         """The ranges of one object that go to the ends of their streams. Those of compacted streams are put aside."""

@@ -11,6 +11,7 @@ import msgspec
 from controller.managers.checks import check_count
 from controller.managers.result import Refused
 from controller.metadata.image import MetadataImage
+from controller.metadata.objects import ObjectPhase, ObjectState
 from controller.metadata.records import ObjectCommitted, RangeEntry, Record
 from controller.metadata.streams import StreamState
 from controller.rpc.messages import CommitObject, Status
@@ -106,6 +107,17 @@ def slot_of(item: CommitObject, writer: WalIdentity) -> WalSequence:
         detail = f"object {item.key!r} with role {item.role} is not a slot of the WAL of node {writer.node_id} epoch {writer.node_epoch}"
         raise Refused(Status.INVALID_REQUEST, detail)
     return slot.sequence
+
+
+def prepared(image: MetadataImage, item: CommitObject, object_id: ObjectId) -> ObjectState:
+    """The object to be committed. `was_committed`: it is already, the reply was lost."""
+    if item.role not in {ObjectRole.STREAM_SET, ObjectRole.STREAM}:
+        detail = f"object {object_id} has role {item.role}; only stream and stream-set objects are prepared"
+        raise Refused(Status.INVALID_REQUEST, detail)
+    state = image.objects.get(object_id)
+    if state is None or state.key != item.key or (state.phase == ObjectPhase.DESTROYED and not state.was_committed):
+        raise Refused(Status.OBJECT_NOT_EXIST, f"object {object_id} is not prepared, or its deadline has passed: prepare it again")
+    return state
 
 
 def check_objects(items: Sequence[CommitObject]) -> None:

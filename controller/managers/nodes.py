@@ -22,6 +22,7 @@ from stream.ports import WalIdentity
 
 BROKERS_MAX = 1_000
 HOST_CHARS_MAX = 255
+LISTENERS_MAX = 16
 FIRST_NODE_ID = NodeId(1)
 
 
@@ -39,7 +40,10 @@ def register_broker(image: MetadataImage, request: RegisterBroker) -> Result[Bro
         return refused.result()
     node_id = known.node_id if known is not None else request.node_id if request.node_id >= 0 else _lowest_free(image)
     epoch = image.next_node_epoch
-    node = NodeRecord(node_id, epoch, request.incarnation_id, request.host, request.port, request.machine_host, request.rack, fenced=False)
+    node = NodeRecord(
+        node_id, epoch, request.incarnation_id, request.host, request.port, request.machine_host, request.rack, fenced=False,
+        other_listeners=request.other_listeners,
+    )  # fmt: skip
     records: list[Record] = [node, WalRecord(node_id, epoch, WalSequence(0))]
     return Result(records, value=BrokerRegistered(node_id=node_id, node_epoch=epoch, cluster_id=image.cluster_id))
 
@@ -97,7 +101,11 @@ def _lowest_free(image: MetadataImage) -> NodeId:
 def _check_registration(request: RegisterBroker) -> None:
     if not -1 <= request.node_id < 1 << 31:
         raise Refused(Status.INVALID_REQUEST, f"node id {request.node_id} is not allowed: 0 to 2147483647, or -1 to be given one")
-    if not 1 <= request.port <= 65_535:
-        raise Refused(Status.INVALID_REQUEST, f"port {request.port} is not allowed: 1 to 65535")
-    if max(len(request.host), len(request.machine_host), len(request.rack or "")) > HOST_CHARS_MAX:
+    if len(request.other_listeners) >= LISTENERS_MAX:
+        raise Refused(Status.INVALID_REQUEST, f"a broker may have at most {LISTENERS_MAX} listeners")
+    for port in (request.port, *(listener.port for listener in request.other_listeners)):
+        if not 1 <= port <= 65_535:
+            raise Refused(Status.INVALID_REQUEST, f"port {port} is not allowed: 1 to 65535")
+    names = [len(text) for listener in request.other_listeners for text in (listener.name, listener.host)]
+    if max(*names, len(request.host), len(request.machine_host), len(request.rack or "")) > HOST_CHARS_MAX:
         raise Refused(Status.INVALID_REQUEST, f"host and rack may have at most {HOST_CHARS_MAX} characters")

@@ -22,9 +22,6 @@ PREPARES_MAX = 1_000
 PREPARED_TTL_MS = Millis(60 * 60_000)
 """Longer than any upload may take: a commit after it is refused, and the uploader has to begin again."""
 
-LATE_PUT_GRACE_MS = Millis(60 * 60_000)
-"""What was never committed is deleted so much later: the PUT of a writer that was stopped may land after its object has expired."""
-
 
 def prepare_objects(
     image: MetadataImage, request: PrepareObjects, now_ms: Millis, *, ttl_ms: int = PREPARED_TTL_MS
@@ -32,13 +29,17 @@ def prepare_objects(
     """Ids are contiguous and rise. Not idempotent: ids of a lost reply expire."""
     try:
         check_node(image, WalIdentity(request.node_id, request.node_epoch))
-        if not 1 <= request.count <= PREPARES_MAX:
-            raise Refused(Status.INVALID_REQUEST, f"{request.count} objects to prepare; 1 to {PREPARES_MAX} are allowed")
+        return prepared_items(image, request.count, Millis(now_ms + ttl_ms))
     except Refused as refused:
         return refused.result()
+
+
+def prepared_items(image: MetadataImage, count: int, deadline_ms: Millis) -> Result[ObjectsPrepared]:
+    """Whoever it was that asked. Raises Refused."""
+    if not 1 <= count <= PREPARES_MAX:
+        raise Refused(Status.INVALID_REQUEST, f"{count} objects to prepare; 1 to {PREPARES_MAX} are allowed")
     first = image.next_object_id
-    items = [PreparedItem(object_id=ObjectId(number), key=data_key(ObjectId(number))) for number in range(first, first + request.count)]
-    deadline_ms = Millis(now_ms + ttl_ms)
+    items = [PreparedItem(object_id=ObjectId(number), key=data_key(ObjectId(number))) for number in range(first, first + count)]
     return Result([ObjectPrepared(item.object_id, item.key, deadline_ms) for item in items], value=ObjectsPrepared(items=items))
 
 
@@ -54,9 +55,12 @@ def destroy_unreferenced(image: MetadataImage, now_ms: Millis, limit: int) -> li
     return _destroyed(useless, now_ms, limit)
 
 
-def deletable(image: MetadataImage, now_ms: Millis, grace_ms: int, limit: int) -> list[ObjectState]:
-    """Destroyed objects whose grace is over, oldest first: delete their bytes, then say `objects_removed`."""
-    late_ms = max(grace_ms, LATE_PUT_GRACE_MS)
+def deletable(image: MetadataImage, now_ms: Millis, grace_ms: int, late_put_grace_ms: int, limit: int) -> list[ObjectState]:
+    """Destroyed objects whose grace is over, oldest first: delete their bytes, then say `objects_removed`.
+
+    late_put_grace_ms: of what was never committed, because the PUT of a writer that was stopped may land after its object has expired.
+    """
+    late_ms = max(grace_ms, late_put_grace_ms)
     due = sorted(
         (state.since_ms, state.object_id)
         for state in image.objects.destroyed()

@@ -7,14 +7,11 @@ above the stream's start, because trimming may have passed the sources meanwhile
 from collections.abc import Iterable, Sequence
 from typing import NamedTuple
 
-from controller.managers.checks import check_owner
 from controller.managers.result import Refused
-from controller.metadata.image import MetadataImage
 from controller.metadata.records import RangeEntry, RangesReplaced
 from controller.metadata.streams import StreamState
 from controller.rpc.messages import ReplacedItem, Status
 from stream.ids import ObjectId, Offset
-from stream.ports import WalIdentity
 
 
 class NewRange(NamedTuple):
@@ -22,12 +19,8 @@ class NewRange(NamedTuple):
     part: RangeEntry
 
 
-def replace_ranges(image: MetadataImage, me: WalIdentity, sources: Sequence[ReplacedItem], new: Sequence[NewRange]) -> list[RangesReplaced]:
-    """Records that exchange `sources` for `new`, all of one stream. None if the stream is gone or all of them are trimmed."""
-    stream = image.streams.get(sources[0].stream_id)
-    if stream is None:
-        return []
-    check_owner(stream, me)
+def replace_ranges(stream: StreamState, sources: Sequence[ReplacedItem], new: Sequence[NewRange]) -> list[RangesReplaced]:
+    """Records that exchange `sources` for `new`, all of this stream. None if all are trimmed. Who may ask is checked before."""
     living = [source for source in sources if source.end_offset > stream.start_offset]
     for source in living:
         _check_source(stream, source)

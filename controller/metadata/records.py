@@ -80,6 +80,14 @@ class PartitionRecord(_Record, tag="partition", frozen=True, gc=False):
         return self.meta_stream_id, self.data_stream_id, self.txn_stream_id
 
 
+class NodeListener(msgspec.Struct, frozen=True, array_like=True, gc=False):
+    """Where the clients of one listener are told to go. host: as in NodeRecord."""
+
+    name: str
+    host: str
+    port: int
+
+
 class NodeRecord(_Record, tag="node", frozen=True, gc=False):
     """A broker's registration. Replaces the earlier one of the same node; a higher node_epoch fences the lower."""
 
@@ -95,6 +103,8 @@ class NodeRecord(_Record, tag="node", frozen=True, gc=False):
     fenced: bool
     draining: bool = False
     """It is about to leave: it is elected for nothing any more."""
+    other_listeners: tuple[NodeListener, ...] = ()
+    """All but the first, whose are `host` and `port`."""
 
 
 class NodeRemoved(_Record, tag="node-removed", frozen=True, gc=False):

@@ -18,6 +18,7 @@ from controller.errors import refusal
 from controller.metadata.records import MetadataOffset
 from controller.rpc import load_messages as lm
 from controller.rpc import messages as m
+from controller.rpc import rewrite_messages as rm
 from controller.rpc.transport import EPOCH_KEY, REQUEST_ID_KEY, Channel, RpcFailed, StatusCode, UnaryCallable
 
 DEFAULT_TIMEOUT_S = 30.0
@@ -159,6 +160,12 @@ class ControllerClient:
 
     async def delete_key_value(self, request: m.DeleteKeyValue, *, timeout_s: float = DEFAULT_TIMEOUT_S) -> m.KeyValue:
         return await self._call(request, m.KeyValue, timeout_s)
+
+    async def prepare_rewrite(self, request: rm.PrepareRewrite, *, timeout_s: float = DEFAULT_TIMEOUT_S) -> m.ObjectsPrepared:
+        return await self._call(request, m.ObjectsPrepared, timeout_s)
+
+    async def commit_rewrite(self, request: rm.CommitRewrite, *, timeout_s: float = DEFAULT_TIMEOUT_S) -> m.ItemResults:
+        return await self._call(request, m.ItemResults, timeout_s)
 
     async def describe(self, *, timeout_s: float = DEFAULT_TIMEOUT_S) -> m.ControllerStatus:
         return await self._call(m.DescribeController(), m.ControllerStatus, timeout_s)

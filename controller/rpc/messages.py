@@ -11,7 +11,7 @@ from uuid import UUID
 
 import msgspec
 
-from controller.metadata.records import ControllerEpoch, MetadataOffset, RangeEntry
+from controller.metadata.records import ControllerEpoch, MetadataOffset, NodeListener, RangeEntry
 from stream.ids import NodeEpoch, NodeId, ObjectId, Offset, StreamEpoch, StreamId, WalSequence
 
 
@@ -89,6 +89,8 @@ class RegisterBroker(Message, frozen=True, kw_only=True):
     port: int
     machine_host: str
     rack: str | None = None
+    other_listeners: tuple[NodeListener, ...] = ()
+    """All but the first, whose are `host` and `port`; at most 16."""
 
 
 class BrokerRegistered(Message, frozen=True, kw_only=True):

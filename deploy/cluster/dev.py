@@ -24,6 +24,9 @@ from deploy.cluster.plan import BROKERS_MAX, ClusterOptions, ClusterPlan, plan_c
 from deploy.cluster.ports import find_ports
 from deploy.cluster.state import ClusterState, ProcessState
 from deploy.cluster.supervisor import Supervisor
+from deploy.config.definition import ROLES
+from deploy.config.load import given_beside_flags, load
+from deploy.config.sources import check_assignment
 from deploy.errors import DeployError, UsageError
 from deploy.output import Progress
 
@@ -40,12 +43,14 @@ def run_dev(options: ClusterOptions, state_path: Path, started_at: float, conten
     ports = find_ports(options, Random())  # noqa: S311 - which port is no secret
     with controller_directory(options.store, os.environ) as directory:
         plan = plan_cluster(options, ports, directory)
-        dev = _Dev(options, plan, directory, contents, state_path=state_path, started_at=started_at, store_port=ports.store)
+        for process in (plan.of_role("controller")[0], plan.of_role("broker")[0]):
+            load("controller" if process.role == "controller" else "broker", process.node_arguments)
+        dev = _Dev(options, plan, contents, state_path=state_path, started_at=started_at, store_port=ports.store)
         asyncio.run(dev.run())
 
 
 def check(options: ClusterOptions) -> ClusterOptions:
-    """The options with an absolute store, or UsageError."""
+    """The options with an absolute store and what the environment sets, or UsageError."""
     if not 1 <= options.brokers <= BROKERS_MAX:
         raise UsageError(f"--brokers {options.brokers} is not allowed: 1 to {BROKERS_MAX}")
     if options.controllers not in QUORUM_SIZES:
@@ -58,7 +63,10 @@ def check(options: ClusterOptions) -> ClusterOptions:
         store = f"file:{Path(directory).absolute()}"
     elif store not in {"moto", "memory"} and not store.startswith("s3://"):
         raise UsageError(f"--store {store} is not allowed: {_FORMS}")
-    return replace(options, store=store)
+    for text in options.settings:
+        check_assignment(text)
+    config = str(Path(options.config).absolute()) if options.config else ""
+    return replace(options, store=store, config=config, given=frozenset(given_beside_flags(ROLES, os.environ, config)))
 
 
 class _Dev:
@@ -66,7 +74,6 @@ class _Dev:
         self,
         options: ClusterOptions,
         plan: ClusterPlan,
-        directory: str,
         contents: FirstContents,
         *,
         state_path: Path,
@@ -77,7 +84,6 @@ class _Dev:
         self._filling: asyncio.Task[None] | None = None
         self._options = options
         self._plan = plan
-        self._directory = directory
         self._state_path = state_path
         self._started_at = started_at
         self._store = shown_store(options, store_port)
@@ -122,7 +128,7 @@ class _Dev:
             self._write_state(processes)
             self._ready()
 
-        await run_in_process(self._plan, self._options, self._directory, stop, ready)
+        await run_in_process(self._plan, stop, ready)
 
     def _write_state(self, processes: Sequence[ProcessState]) -> None:
         state_file.write(

@@ -8,48 +8,35 @@ import asyncio
 import os
 from collections.abc import Callable, Sequence
 from contextlib import AsyncExitStack
-from pathlib import Path
 from typing import Any
 
 from broker.config import BrokerConfig
-from broker.main import stream_config_for
 from broker.node import Broker
 from controller.config import ControllerConfig
 from controller.main import ControllerServer
-from deploy.cluster.plan import (
-    CLUSTER_ID,
-    ELECTION_TIMEOUT_MS,
-    SESSION_GRACE_MS,
-    SESSION_TIMEOUT_MS,
-    SHUTDOWN_TIMEOUT_MS,
-    ClusterOptions,
-    ClusterPlan,
-    data_directory,
-    quorum_peers,
-)
+from deploy.cluster.plan import ClusterPlan, ProcessPlan
 from deploy.cluster.state import ProcessState
+from deploy.config.load import load
 from deploy.errors import ClusterFailed
 from objectstore.memory import MemoryStore
 from objectstore.ports import ObjectStore
+from stream.compaction.plan import CompactionConfig
+from stream.config import StreamConfig
 
 
 async def run_in_process(
     plan: ClusterPlan,
-    options: ClusterOptions,
-    directory: str,
     stop: asyncio.Event,
     ready: Callable[[Sequence[ProcessState]], None],
 ) -> None:
     """Serve until `stop`. Raises ClusterFailed when the controller ends by itself."""
     store = MemoryStore()
     async with AsyncExitStack() as stack:
-        controllers = [
-            ControllerServer(_controller_config(plan, options, number, directory), store) for number in range(options.controllers)
-        ]
+        controllers = [_controller(process, store) for process in plan.of_role("controller")]
         for controller in controllers:
             stack.push_async_callback(controller.stop)
         await asyncio.gather(*(controller.start() for controller in controllers))
-        brokers = await asyncio.gather(*(_start_broker(plan, options, index, store) for index in range(options.brokers)))
+        brokers = await asyncio.gather(*(_start_broker(process, store) for process in plan.of_role("broker")))
         for broker in brokers:
             stack.push_async_callback(broker.stop)
         ready([_state(process.role, process.node_id, process.host, process.port) for process in plan.processes])
@@ -62,33 +49,13 @@ async def run_in_process(
             raise ClusterFailed("a node of the cluster ended by itself; its log is above")
 
 
-async def _start_broker(plan: ClusterPlan, options: ClusterOptions, node_id: int, store: ObjectStore) -> Broker:
-    process = plan.of_role("broker")[node_id]
-    config = BrokerConfig(
-        node_id=node_id,
-        listen_host=options.host,
-        listen_port=process.port,
-        controllers=tuple(plan.controller.split(",")),
-        shutdown_timeout_ms=SHUTDOWN_TIMEOUT_MS,
-        group_initial_rebalance_delay_ms=0,
-    )
-    return await Broker.start(config, store, stream_config_for("memory:"))
+async def _start_broker(process: ProcessPlan, store: ObjectStore) -> Broker:
+    config = load("broker", process.node_arguments)
+    return await Broker.start(config.part(BrokerConfig), store, config.part(StreamConfig), config.part(CompactionConfig))
 
 
-def _controller_config(plan: ClusterPlan, options: ClusterOptions, number: int, directory: str) -> ControllerConfig:
-    peers = quorum_peers(plan.controller.split(","))
-    return ControllerConfig(
-        data_dir=Path(data_directory(directory, number, options.controllers)),
-        host=options.host,
-        port=plan.of_role("controller")[number].port,
-        controller_id=number,
-        peers=peers,
-        cluster_id=CLUSTER_ID if peers else "",
-        election_timeout_ms=ELECTION_TIMEOUT_MS,
-        session_timeout_ms=SESSION_TIMEOUT_MS,
-        session_grace_ms=SESSION_GRACE_MS,
-        auto_balance=options.auto_balance,
-    )
+def _controller(process: ProcessPlan, store: ObjectStore) -> ControllerServer:
+    return ControllerServer(load("controller", process.node_arguments).part(ControllerConfig), store)
 
 
 def _state(role: str, node_id: int | None, host: str, port: int) -> ProcessState:

@@ -6,7 +6,7 @@ requests. werkzeug's server can not be used for that: after each answer it reads
 request. Must not import moto's other services: they cost a second and 50 MB.
 `GET /-/counts` tells how many requests of each kind were served and how many bytes they carried.
 
-    python -m deploy.cluster.moto_store --bucket NAME [--fd LISTENING_SOCKET | --port PORT]
+    python -m deploy.cluster.moto_store --bucket NAME [--fd LISTENING_SOCKET | [--host HOST] --port PORT]
 """
 
 import argparse
@@ -183,17 +183,18 @@ def main(arguments: list[str] | None = None, leave: Callable[[int], None] = os._
     parser = argparse.ArgumentParser(prog="python -m deploy.cluster.moto_store", allow_abbrev=False)
     parser.add_argument("--bucket", required=True)
     parser.add_argument("--fd", type=int, help="a socket that listens already")
+    parser.add_argument("--host", default="127.0.0.1", help="address to bind; 0.0.0.0 in containers")
     parser.add_argument("--port", type=int, default=0)
     asked = parser.parse_args(arguments)
     for number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(number, lambda _number, _frame: leave(0))
-    listening = socket.socket(fileno=asked.fd) if asked.fd is not None else listen(asked.port)
+    listening = socket.socket(fileno=asked.fd) if asked.fd is not None else listen(asked.port, asked.host)
     serve(make_front(asked.bucket), listening)
 
 
-def listen(port: int) -> socket.socket:
-    """A listening socket on this machine only. Clients that connect before anybody serves it wait, they do not fail."""
-    listening = socket.create_server(("127.0.0.1", port), backlog=256)
+def listen(port: int, host: str = "127.0.0.1") -> socket.socket:
+    """A listening socket, for this machine only unless asked otherwise. Clients that connect before anybody serves it wait, not fail."""
+    listening = socket.create_server((host, port), backlog=256)
     listening.set_inheritable(True)
     return listening
 

@@ -4,10 +4,13 @@ Invariant: pure; the same options and ports give the same plan. Nothing is looke
 Times are shorter than in production: a developer waits for every one of them.
 """
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Final, Literal
+from typing import TYPE_CHECKING, Final, Literal
 from urllib.parse import quote
+
+if TYPE_CHECKING:
+    from deploy.config.definition import Role as NodeRole
 
 Role = Literal["store", "controller", "broker"]
 
@@ -36,6 +39,12 @@ class ClusterOptions:
     restart: bool = True
     auto_balance: bool = False
     log_level: str = "warning"
+    settings: tuple[str, ...] = ()
+    """KEY=VALUE for the nodes that have such a setting; weigh more than what this plan chooses by itself."""
+    given: frozenset[str] = frozenset()
+    """Names of settings that the environment or a file has values for: of these, the plan chooses none."""
+    config: str = ""
+    """The file, for every node."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,6 +56,9 @@ class Ports:
     store: int
 
 
+_NODE_COMMAND: Final = ("-m", "deploy.cli")
+
+
 @dataclass(frozen=True, slots=True)
 class ProcessPlan:
     """arguments: behind the interpreter. node_id: None for the store."""
@@ -56,6 +68,11 @@ class ProcessPlan:
     host: str
     port: int
     arguments: tuple[str, ...]
+
+    @property
+    def node_arguments(self) -> tuple[str, ...]:
+        """The flags of a broker or controller."""
+        return self.arguments[len(_NODE_COMMAND) + 1 :]
 
     @property
     def name(self) -> str:
@@ -90,6 +107,8 @@ def store_url(options: ClusterOptions, ports: Ports) -> str:
     """The store as brokers and controller open it. Objects of a `file:` store lie beside the controller's journal, not among it."""
     if options.store == "moto":
         return f"s3://{BUCKET}?endpoint={quote(f'http://127.0.0.1:{ports.store}', safe=':/')}"
+    if options.store == "memory":
+        return "memory:"
     if options.store.startswith("file:"):
         return options.store.rstrip("/") + "/objects"
     return options.store
@@ -106,7 +125,7 @@ def plan_cluster(options: ClusterOptions, ports: Ports, controller_directory: st
     url = store_url(options, ports)
     addresses = [f"{reached}:{port}" for port in ports.controllers]
     controller = ",".join(addresses)
-    common = ("--store", url, "--log-level", options.log_level)
+    common = ("--store", url, *(() if "log.level" in options.given else ("--log-level", options.log_level)))
     processes: list[ProcessPlan] = []
     if options.store == "moto":
         processes.append(ProcessPlan("store", None, "127.0.0.1", ports.store, ("-m", "deploy.cluster.moto_store", "--bucket", BUCKET)))
@@ -116,13 +135,13 @@ def plan_cluster(options: ClusterOptions, ports: Ports, controller_directory: st
             number,
             reached,
             port,
-            ("-m", "deploy.cli", "controller", *common, *_controller_flags(options, number, port, addresses, controller_directory)),
+            (*_NODE_COMMAND, "controller", *common, *_controller_flags(options, number, port, addresses, controller_directory)),
         )
         for number, port in enumerate(ports.controllers)
     ]
     processes += [
         ProcessPlan(
-            "broker", node_id, reached, port, ("-m", "deploy.cli", "broker", *common, *_broker_flags(options, node_id, port, controller))
+            "broker", node_id, reached, port, (*_NODE_COMMAND, "broker", *common, *_broker_flags(options, node_id, port, controller))
         )
         for node_id, port in enumerate(ports.brokers)
     ]
@@ -132,21 +151,31 @@ def plan_cluster(options: ClusterOptions, ports: Ports, controller_directory: st
 
 def _controller_flags(options: ClusterOptions, number: int, port: int, addresses: Sequence[str], directory: str) -> tuple[str, ...]:
     peers = quorum_peers(addresses)
-    quorum = (
-        *("--cluster-id", CLUSTER_ID),
-        *("--controller-id", str(number)),
-        *("--peers", ",".join(peers)),
-        *("--election-timeout-ms", str(ELECTION_TIMEOUT_MS)),
-    )
-    return (
-        *("--data-dir", data_directory(directory, number, options.controllers)),
-        *("--host", options.host),
-        *("--port", str(port)),
-        *("--session-timeout-ms", str(SESSION_TIMEOUT_MS)),
-        *("--session-grace-ms", str(SESSION_GRACE_MS)),
-        *("--auto-balance", str(options.auto_balance).lower()),
-        *(quorum if peers else ()),
-    )
+    chosen: dict[str, object] = {"broker.session.timeout.ms": SESSION_TIMEOUT_MS, "broker.session.grace.ms": SESSION_GRACE_MS}
+    own: dict[str, object] = {
+        "metadata.log.dir": data_directory(directory, number, options.controllers),
+        "listeners": f"{_bracketed(options.host)}:{port}",
+    }
+    if options.auto_balance:
+        own["auto.balance.enable"] = "true"
+    if peers:
+        chosen["controller.quorum.election.timeout.ms"] = ELECTION_TIMEOUT_MS
+        own |= {"cluster.id": CLUSTER_ID, "node.id": number, "controller.quorum.voters": ",".join(peers)}
+    return _flags("controller", options, chosen, own)
+
+
+def _flags(role: "NodeRole", options: ClusterOptions, chosen: Mapping[str, object], own: Mapping[str, object]) -> tuple[str, ...]:
+    """chosen: what suits a developer, unless he says otherwise. own: what the nodes need to find each other."""
+    from deploy.config.definition import flag_of, roles_with  # not for `--help`
+
+    flags = ["--config", options.config] if options.config else []
+    for name, value in chosen.items():
+        flags += () if name in options.given else (flag_of(name), str(value))
+    for text in options.settings:
+        flags += ("--set", text) if role in roles_with(text.partition("=")[0].strip()) else ()
+    for name, value in own.items():
+        flags += (flag_of(name), str(value))
+    return tuple(flags)
 
 
 def quorum_peers(addresses: Sequence[str]) -> tuple[str, ...]:
@@ -160,11 +189,10 @@ def data_directory(directory: str, number: int, controllers: int) -> str:
 
 
 def _broker_flags(options: ClusterOptions, node_id: int, port: int, controller: str) -> tuple[str, ...]:
-    return (
-        *("--node-id", str(node_id)),
-        *("--listen-host", options.host),
-        *("--listen-port", str(port)),
-        *("--controllers", controller),
-        *("--shutdown-timeout-ms", str(SHUTDOWN_TIMEOUT_MS)),
-        *("--group-initial-rebalance-delay-ms", "0"),
-    )
+    chosen = {"shutdown.timeout.ms": SHUTDOWN_TIMEOUT_MS, "group.initial.rebalance.delay.ms": 0}
+    own = {"node.id": node_id, "listeners": f"{_bracketed(options.host)}:{port}", "controller.quorum.bootstrap.servers": controller}
+    return _flags("broker", options, chosen, own)
+
+
+def _bracketed(host: str) -> str:
+    return f"[{host}]" if ":" in host else host

@@ -35,7 +35,12 @@ def status(*, controller: Controller = None, state_file: StateFile = None, as_js
 
 @app.command()
 def add(
-    which: Annotated[str, typer.Argument(metavar="CONTROLLER", help="Id or host:port of a controller that was started with --join.")],
+    which: Annotated[
+        str,
+        typer.Argument(
+            metavar="CONTROLLER", help="Id or host:port of a controller that was started with --controller-quorum-join-servers."
+        ),
+    ],
     *,
     controller: Controller = None,
     state_file: StateFile = None,

@@ -118,6 +118,7 @@ def _outcome(report: "Report", store: str) -> str:
     voters = ",".join(map(str, report.voters))
     return (
         f"{done}\nnow start controllers {voters} with empty data directories and this cluster id, then the brokers:\n"
-        f"  penstock controller --store '{store}' --cluster-id {report.cluster_id} --data-dir EMPTY_DIRECTORY [--peers ...]\n"
+        f"  penstock controller --store '{store}' --cluster-id {report.cluster_id} --metadata-log-dir EMPTY_DIRECTORY"
+        " [--controller-quorum-voters ...]\n"
         "Lost are what was not yet backed up (a second, normally) of: reassignments, preferred elections, configs, deleted records."
     )

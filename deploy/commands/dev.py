@@ -29,6 +29,10 @@ def dev(
     seed_from: Annotated[
         Path | None, typer.Option(help="Records for them: a JSON object a line (topic, key, value, headers, partition), or a plain value.")
     ] = None,
+    settings: Annotated[
+        list[str] | None, typer.Option("--set", metavar="KEY=VALUE", help="A setting of the nodes, as in docs/configuration.md.")
+    ] = None,
+    config: Annotated[str, typer.Option("--config", envvar="PENSTOCK_CONFIG", metavar="FILE", help="TOML file for the nodes.")] = "",
     log_level: Annotated[str, typer.Option(help="debug | info | warning | error, of brokers and controller.")] = "warning",
 ) -> None:
     """Run a cluster on this machine: controllers, brokers and an S3 server (moto), each a process of its own. Ctrl-C stops it all.
@@ -53,5 +57,7 @@ def dev(
         restart=restart,
         auto_balance=auto_balance,
         log_level=log_level,
+        settings=tuple(settings or ()),
+        config=config,
     )
     run_dev(options, state_file or default_path(os.environ), _STARTED_AT, contents)

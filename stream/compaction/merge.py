@@ -14,13 +14,11 @@ from typing import Protocol
 import structlog
 
 from objectstore.ports import ObjectStore
-from stream.block_walk import Piece, entry_of
 from stream.clock import WallClock
 from stream.compaction.plan import CompactionConfig, Merge, Output, check_outputs, plan_round, plan_stream, replaced_by
+from stream.compaction.rewrite import SourceEntries, build_output, read_entries
 from stream.errors import NotContiguous, ObjectCorrupt, StreamFenced, WalFenced
-from stream.format.layout import NO_SEQUENCE
-from stream.format.writer import BuiltObject, RunEntry, StreamRun, build_object
-from stream.ids import ObjectId, Offset, StreamId, WalSequence
+from stream.ids import Offset, StreamId
 from stream.object_reader import ObjectReader
 from stream.ports import CommitObjects, NewObject, ObjectRange, StreamMetadata, WalIdentity
 
@@ -30,7 +28,6 @@ _STREAMS_PER_TURN = 20
 """Streams planned before other tasks get the event loop."""
 
 _PAGES_PER_LOOK = 8
-_OBJECTS_READ_AT_ONCE = 4
 
 
 class OwnedStream(Protocol):
@@ -93,7 +90,7 @@ class Merger:
         if not outputs:
             return None
         try:
-            entries = await self._read(outputs)
+            entries = await read_entries(self._reader, [merge for output in outputs for merge in output.merges])
             objects = await self._write(outputs, entries)
         except (ObjectCorrupt, NotContiguous) as error:
             self._set_aside_damaged(outputs, error)
@@ -139,38 +136,10 @@ class Merger:
             start = settled
         return None, start
 
-    # --- reading and writing ----------------------------------------------------------------------------------------------------------
+    # --- writing ----------------------------------------------------------------------------------------------------------------------
 
-    async def _read(self, outputs: Sequence[Output]) -> dict[tuple[ObjectId, StreamId, Offset], list[RunEntry]]:
-        """Entries of every source. Sources that lie in one object are read together: their streams are neighbours there."""
-        by_object: dict[str, list[ObjectRange]] = {}
-        for output in outputs:
-            for merge in output.merges:
-                for source in merge.sources:
-                    by_object.setdefault(source.key, []).append(source)
-        entries: dict[tuple[ObjectId, StreamId, Offset], list[RunEntry]] = {}
-        turns = asyncio.Semaphore(_OBJECTS_READ_AT_ONCE)
-
-        async def read_object(sources: Sequence[ObjectRange]) -> None:
-            async with turns:
-                pieces: list[Piece] = []
-                for source in sources:
-                    pieces += await self._reader.pieces(source)
-                pieces.sort(key=lambda piece: (piece.block.position, piece.source.range.start_offset))
-                for piece, data in zip(pieces, await self._reader.load_uncached(pieces), strict=True):
-                    entries.setdefault(_key(piece.source), []).append(entry_of(piece, data))
-                    await asyncio.sleep(0)  # walking a block of small batches takes a millisecond
-
-        try:
-            async with asyncio.TaskGroup() as group:
-                for sources in by_object.values():
-                    group.create_task(read_object(sources))
-        except BaseExceptionGroup as errors:
-            raise errors.exceptions[0] from None
-        return entries
-
-    async def _write(self, outputs: Sequence[Output], entries: dict[tuple[ObjectId, StreamId, Offset], list[RunEntry]]) -> list[NewObject]:
-        built = [self._build(output, entries) for output in outputs]
+    async def _write(self, outputs: Sequence[Output], entries: SourceEntries) -> list[NewObject]:
+        built = [build_output(output, self._writer, self._now_ms(), entries) for output in outputs]
         check_outputs(outputs, [item.ranges for item in built])
         self._check_still_owned(outputs)
         prepared = await self._metadata.prepare_objects(len(outputs))
@@ -179,12 +148,6 @@ class Merger:
             await self._store.put(target.key, item.chunks)
             objects.append(NewObject(target.object_id, target.key, output.role, item.size_bytes, item.ranges))
         return objects
-
-    def _build(self, output: Output, entries: dict[tuple[ObjectId, StreamId, Offset], list[RunEntry]]) -> BuiltObject:
-        runs = [
-            StreamRun(merge.stream_id, [entry for source in merge.sources for entry in entries[_key(source)]]) for merge in output.merges
-        ]
-        return build_object(output.role, self._writer, WalSequence(NO_SEQUENCE), self._now_ms(), runs)
 
     def _check_still_owned(self, outputs: Sequence[Output]) -> None:
         owned = {stream.stream_id for stream in self._owned()}
@@ -203,7 +166,3 @@ class Merger:
 
 def _is_blamed(source: ObjectRange, error: ObjectCorrupt | NotContiguous) -> bool:
     return source.key == error.key if isinstance(error, ObjectCorrupt) else source.range.stream_id == error.stream_id
-
-
-def _key(source: ObjectRange) -> tuple[ObjectId, StreamId, Offset]:
-    return source.object_id, source.range.stream_id, source.range.start_offset

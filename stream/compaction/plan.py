@@ -8,31 +8,32 @@ times at most. Must not read objects. Source: AutoMQ `CompactionAnalyzer`; traps
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from typing import NamedTuple
+from typing import Annotated, NamedTuple
 
 from stream.errors import NotContiguous
 from stream.ids import Offset, StreamId
 from stream.ports import ObjectRange, ObjectRole, ReplacedRange, StreamRange
+from stream.setting import Kind, Setting, check
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CompactionConfig:
-    interval_ms: int = 20_000
+    interval_ms: Annotated[int, Setting("compaction.interval.ms", Kind.DURATION, 1, 3_600_000)] = 20_000
     """Pause between looks at the metadata. A WAL object that was committed in place costs its full size until it is merged away."""
 
-    small_bytes_max: int = 4 << 20
+    small_bytes_max: Annotated[int, Setting("compaction.small.range.max.bytes", Kind.BYTES, 1)] = 4 << 20
     """Ranges of this size are left alone for good: a reader gets 4 MiB with one GET."""
 
-    small_count_min: int = 8
+    small_count_min: Annotated[int, Setting("compaction.small.range.min.count", Kind.INT, 1, 1_000)] = 8
     """So many small neighbours are worth one rewrite. Smaller: fewer GETs for catch-up readers, more rewriting."""
 
-    round_bytes_max: int = 64 << 20
+    round_bytes_max: Annotated[int, Setting("compaction.round.max.bytes", Kind.BYTES, 1, 1 << 30)] = 64 << 20
     """Read, held in memory and written by one round."""
 
     round_ranges_max: int = 4_000
     """Sources in one commit; the controller takes 20,000."""
 
-    object_bytes_max: int = 32 << 20
+    object_bytes_max: Annotated[int, Setting("compaction.object.max.bytes", Kind.BYTES, 1, 1 << 30)] = 32 << 20
     """Larger objects are not begun; one range may be larger."""
 
     stream_object_bytes_min: int = 8 << 20
@@ -42,6 +43,7 @@ class CompactionConfig:
     """Ranges of one stream looked at in one go."""
 
     def __post_init__(self) -> None:
+        check(self)
         for name in self.__dataclass_fields__:
             if getattr(self, name) < 1:
                 raise ValueError(f"{name} is {getattr(self, name)}: it must be at least 1")

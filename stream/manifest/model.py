@@ -13,7 +13,7 @@ from uuid import UUID
 
 import msgspec
 
-from stream.ids import Millis, NodeEpoch, NodeId, WalSequence
+from stream.ids import Millis, NodeEpoch, NodeId, StreamId, WalSequence
 from stream.ports import WalIdentity
 
 PARTITIONS_PER_SHARD = 256
@@ -146,3 +146,13 @@ class Shard:
     topic_id: UUID
     first_partition: int
     partitions: tuple[PartitionEntry, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class CommittedLog:
+    """Which objects hold the committed part of one partition. The first entry may begin below `log_start`."""
+
+    partition: int
+    stream_id: StreamId
+    log_start: int
+    runs: tuple[Entries, ...]

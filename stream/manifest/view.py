@@ -23,6 +23,7 @@ from stream.manifest import codec
 from stream.manifest.errors import ManifestNotFound, ManifestWentBack, OffsetsLost, OffsetsMissing, SeveralClusters, UnknownPartition
 from stream.manifest.model import (
     PARTITIONS_PER_SHARD,
+    CommittedLog,
     Entries,
     ManifestRoot,
     PageRef,
@@ -158,6 +159,18 @@ class ClusterView:
                 try:
                     return await look()
                 except (ObjectNotFound, ObjectGone):
+                    if attempt == _TRIES_MAX - 1:
+                        raise
+                    await self._reload()
+        raise AssertionError("the last attempt raises")
+
+    async def committed(self, topic: str) -> list[CommittedLog]:
+        """Every entry of every partition, as of the last refresh: 100 bytes each. Raises UnknownPartition."""
+        async with self._lock:
+            for attempt in range(_TRIES_MAX):
+                try:
+                    return await self._committed(self._topic(topic))
+                except ObjectNotFound:
                     if attempt == _TRIES_MAX - 1:
                         raise
                     await self._reload()
@@ -332,6 +345,16 @@ class ClusterView:
             return []
         (slices,) = await self._slices([(OffsetRange(topic, partition, start, txn_end), txn)])
         return await self._events.aborted(slices, start, end)
+
+    async def _committed(self, topic: TopicEntry) -> list[CommittedLog]:
+        await self._load_shards(topic.shards)
+        logs: list[CommittedLog] = []
+        for entry in (entry for ref in topic.shards for entry in self._shards[ref].partitions):
+            data = entry.data
+            loaded = await self._load_pages(data.pages)
+            runs = (*(loaded[page.section] for page in data.pages), data.inline)
+            logs.append(CommittedLog(entry.partition, StreamId(data.stream_id), data.log_start, runs))
+        return logs
 
     def _shard_of(self, item: OffsetRange) -> SectionRef:
         topic = self._topic(item.topic)

@@ -104,8 +104,8 @@ class Decoder:
             count, at, expected, code = self._rows.walk(block, at, expected, place.end_offset, self._table)
             if code != t.DONE:
                 raise _error(place, expected, f"{t.WHAT[code]} (byte {at} of the block)")
-            wanted = _choose(self._table[:count], memoryview(data), place, aborted, min_timestamp_ms)
-            for group in self._groups(block, wanted, place):
+            wanted, attributes = _choose(self._table[:count], memoryview(data), place, aborted, min_timestamp_ms)
+            for group in self._groups(block, wanted, attributes, place):
                 try:
                     yield from self._rows.add(group)
                 except t.BatchRefused as error:
@@ -115,9 +115,12 @@ class Decoder:
         """The last rows, if any."""
         yield from self._rows.flush()
 
-    def _groups(self, block: t.Bytes, table: t.Table, place: Place) -> Iterator[t.Group]:
-        """Runs of batches that lie in one buffer: the block, or what they decompress to."""
+    def _groups(self, block: t.Bytes, table: t.Table, attributes: int, place: Place) -> Iterator[t.Group]:
+        """Runs of batches that lie in one buffer: the block, or what they decompress to. attributes: of all of them, joined by or."""
         if not len(table):
+            return
+        if not attributes & COMPRESSION_MASK:
+            yield t.Group(block, table, place.topic, place.partition, place.low, place.high)
             return
         codecs = (table[:, t.ATTRIBUTES] & COMPRESSION_MASK).tolist()
         first = 0
@@ -143,16 +146,19 @@ class Decoder:
         return row, np.frombuffer(self._inflater.output, np.uint8)
 
 
-def _choose(table: t.Table, view: memoryview, place: Place, aborted: Aborted, min_timestamp_ms: int | None) -> t.Table:
-    """The batches of which records are wanted. CRCs are checked first: attributes must be true before a batch is left out for them."""
+def _choose(table: t.Table, view: memoryview, place: Place, aborted: Aborted, min_timestamp_ms: int | None) -> tuple[t.Table, int]:
+    """The batches of which records are wanted, and all attributes that were met. CRCs are checked first: attributes must be true before a
+    batch is left out for them."""
     if table[0, t.BASE_OFFSET] < place.low or table[-1, t.LAST_OFFSET] >= place.high:
         table = table[(table[:, t.LAST_OFFSET] >= place.low) & (table[:, t.BASE_OFFSET] < place.high)]
-    for at, end, crc in zip(table[:, t.AT].tolist(), table[:, t.END].tolist(), table[:, t.CRC].tolist(), strict=True):
+    met = 0
+    for at, end, crc, attributes in table[:, t.CHECKED].tolist():
+        met |= attributes
         if crc32c(view[at + CRC_START : end]) != crc:
             base_offset = int.from_bytes(view[at : at + 8], "big")
             raise _error(place, base_offset, f"the batch does not match its checksum (byte {at} of the block)")
-    attributes = table[:, t.ATTRIBUTES]
-    if np.any(attributes & (CONTROL_MASK | TRANSACTIONAL_MASK)):
+    if met & (CONTROL_MASK | TRANSACTIONAL_MASK):
+        attributes = table[:, t.ATTRIBUTES]
         keep = attributes & CONTROL_MASK == 0
         if aborted:
             for row in np.flatnonzero(keep & (attributes & TRANSACTIONAL_MASK != 0)).tolist():
@@ -160,7 +166,7 @@ def _choose(table: t.Table, view: memoryview, place: Place, aborted: Aborted, mi
         table = table[keep]
     if min_timestamp_ms is not None:
         table = table[table[:, t.MAX_TIMESTAMP] >= min_timestamp_ms]
-    return table
+    return table, met
 
 
 def _error(place: Place, offset: int, what: str) -> ReadError:

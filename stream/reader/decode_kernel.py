@@ -102,9 +102,13 @@ _INT64_MAX = (1 << 63) - 1
 _MAGIC = 2
 _HEADER_BYTES = 61
 _BATCH_OVERHEAD = 12
-_FEW_BYTES = 32
-_HEADER_ROOM_BYTES = 8
+HEADER_ROOM_BYTES = 8
 """Two offsets: what a header weighs besides its bytes."""
+PADDING_BYTES = 32
+"""Behind the capacity of data outputs, so that short fields are copied in whole steps."""
+_STEP_BYTES = 32
+_SHORT_BYTES = 256
+"""Up to this, steps are faster than a call of memcpy."""
 
 
 def _compiled(signature: _Untyped) -> Callable[[_Function], _Function]:
@@ -176,11 +180,11 @@ def _memcpy(typing: _Untyped, destination: _Untyped, source: _Untyped, length: _
     return _types.void(_types.int64, _types.int64, _types.int64), generate
 
 
-def _copy_few(typing: _Untyped, destination: _Untyped, source: _Untyped) -> _Untyped:
-    """`_FEW_BYTES`, whatever is wanted of them: a load and a store, where memcpy is a call and some branches."""
+def _step(typing: _Untyped, destination: _Untyped, source: _Untyped) -> _Untyped:
+    """`_STEP_BYTES`: a load and a store."""
 
     def generate(context: _Untyped, builder: _Untyped, signature: _Untyped, arguments: _Untyped) -> _Untyped:
-        kind = _ir.VectorType(_ir.IntType(8), _FEW_BYTES)
+        kind = _ir.VectorType(_ir.IntType(8), _STEP_BYTES)
         from_ = builder.inttoptr(arguments[1], kind.as_pointer())
         builder.store(builder.load(from_, align=1), builder.inttoptr(arguments[0], kind.as_pointer()), align=1)
         return context.get_dummy_value()
@@ -189,7 +193,7 @@ def _copy_few(typing: _Untyped, destination: _Untyped, source: _Untyped) -> _Unt
 
 
 _copy = _intrinsic(_memcpy)
-_copy_32 = _intrinsic(_copy_few)
+_copy_step = _intrinsic(_step)
 
 
 @_part
@@ -258,9 +262,9 @@ def _measure_headers(source: int, at: int, end: int, count: int) -> tuple[int, i
 
 
 @_hot_part
-def _parse(source: int, at: int, end: int) -> tuple[int, int, int, int, int, int, int, int, int]:
+def _parse(source: int, at: int, end: int, is_append_time: bool) -> tuple[int, int, int, int, int, int, int, int, int]:
     """A record from behind its length to its end: (DONE or what is wrong, timestamp delta, offset delta, key length, key position,
-    value length, value position, header count, headers' position)."""
+    value length, value position, header count, headers' position). The broker's time of appending is that of all records."""
     timestamp_delta, at = _number_of(source, at + 1, end, 63, 1)  # one byte of attributes, unused
     if at < 0:
         return t.BAD_VARINT, 0, 0, 0, 0, 0, 0, 0, 0
@@ -279,11 +283,21 @@ def _parse(source: int, at: int, end: int) -> tuple[int, int, int, int, int, int
     if count < 0 or count > (end - at) // 2:
         return t.BAD_HEADER_COUNT, 0, 0, 0, 0, 0, 0, 0, 0
     code = t.BAD_RECORD_END if count == 0 and at != end else t.DONE
+    timestamp_delta = 0 if is_append_time else timestamp_delta
     return code, timestamp_delta, offset_delta, key_length, key_at, value_length, value_at, count, at
 
 
+@_part
+def _headers_of(source: int, record: _Untyped, end: int, wanted: int) -> tuple[int, int, int, int]:
+    """(DONE or what is wrong, what is wanted of them: count, bytes of names, bytes of values). They are checked all the same."""
+    code, names, values = _measure_headers(source, record[8], end, record[7])
+    if code or wanted & WANT_HEADERS == 0:
+        return code, 0, 0, 0
+    return t.DONE, record[7], names, values
+
+
 @_hot_part
-def _put_timestamp(job: int, row: int, base_ms: int, delta_ms: int) -> int:
+def _put_timestamp(timestamps: int, row: int, base_ms: int, delta_ms: int) -> int:
     """Compares before it adds, so that nothing overflows."""
     if delta_ms >= 0:
         if base_ms > t.TIMESTAMP_MS_MAX - delta_ms:
@@ -293,39 +307,50 @@ def _put_timestamp(job: int, row: int, base_ms: int, delta_ms: int) -> int:
     timestamp_ms = base_ms + delta_ms
     if timestamp_ms > t.TIMESTAMP_MS_MAX or timestamp_ms < -t.TIMESTAMP_MS_MAX:
         return t.BAD_TIMESTAMP
-    _set64(_get(job, TIMESTAMPS), row, timestamp_ms * 1000)
+    _set64(timestamps, row, timestamp_ms * 1000)
     return t.DONE
 
 
 @_part
-def _set_null(valid: int, row: int) -> None:
+def _put_null(valid: int, rows_max: int, row: int, job: int, nulls: int) -> None:
+    """Until a column meets its first null, its validity is not even written."""
+    count = _get(job, nulls)
+    if count == 0:
+        for byte in range((rows_max + 7) >> 3):
+            _set8(valid, byte, 0xFF)
     _set8(valid, row >> 3, _u8(valid, row >> 3) & ~(1 << (row & 7)))
+    _set64(job, nulls, count + 1)
 
 
 @_hot_part
-def _put(source: int, at: int, length: int, row: int, job: int, out: int, nulls: int, offsets: int) -> None:
-    """Append a nullable field as element `row`; there is room for it. `offsets` and the two behind it in the job are its outputs."""
-    used = _get(job, out)
+def _copy_field(into: int, from_: int, length: int, source_end: int) -> None:
+    """There is room for it, and `PADDING_BYTES` behind that."""
+    if length <= _SHORT_BYTES and source_end - from_ >= length + _STEP_BYTES:
+        done = 0
+        while done < length:
+            _copy_step(into + done, from_ + done)
+            done += _STEP_BYTES
+    else:
+        _copy(into, from_, length)
+
+
+@_part
+def _put_header_value(source: int, at: int, length: int, header: int, job: int) -> None:
+    used = _get(job, OUT_HEADER_VALUE)
     if length > 0:
-        is_short = length <= _FEW_BYTES and at + _FEW_BYTES <= _get(job, SOURCE_BYTES)
-        if is_short and used + _FEW_BYTES <= _get(job, out + KEY_CAPACITY - OUT_KEY):
-            _copy_32(_get(job, offsets + 2) + used, source + at)
-        else:
-            _copy(_get(job, offsets + 2) + used, source + at, length)
+        _copy(_get(job, HEADER_VALUE_DATA) + used, source + at, length)
         used += length
-        _set64(job, out, used)
+        _set64(job, OUT_HEADER_VALUE, used)
     elif length < 0:
-        _set_null(_get(job, offsets + 1), row)
-        _set64(job, nulls, _get(job, nulls) + 1)
-    _set32(_get(job, offsets), row + 1, used)
+        _put_null(_get(job, HEADER_VALUE_VALID), _get(job, HEADERS_CAPACITY), header, job, NULL_HEADER_VALUES)
+    _set32(_get(job, HEADER_VALUE_OFFSETS), header + 1, used)
 
 
 @_part
 def _put_headers(source: int, at: int, end: int, count: int, row: int, job: int) -> None:
     """Append a record's headers, which `_measure_headers` found sound and for which there is room. No headers are a null, as in Spark."""
     if count == 0:
-        _set_null(_get(job, LIST_VALID), row)
-        _set64(job, NULL_LISTS, _get(job, NULL_LISTS) + 1)
+        _put_null(_get(job, LIST_VALID), _get(job, ROWS_MAX), row, job, NULL_LISTS)
     header = _get(job, OUT_HEADERS)
     for _ in range(count):
         length, data_at, at = _field(source, at, end)
@@ -334,108 +359,157 @@ def _put_headers(source: int, at: int, end: int, count: int, row: int, job: int)
         _set64(job, OUT_NAME, used + length)
         _set32(_get(job, NAME_OFFSETS), header + 1, used + length)
         length, data_at, at = _field(source, at, end)
-        _put(source, data_at, length, header, job, OUT_HEADER_VALUE, NULL_HEADER_VALUES, HEADER_VALUE_OFFSETS)
+        _put_header_value(source, data_at, length, header, job)
         header += 1
     _set64(job, OUT_HEADERS, header)
     _set32(_get(job, LIST_OFFSETS), row + 1, header)
 
 
 @_hot_part
-def _need(job: int, out: int, more: int, need: int, capacity: int) -> bool:
-    """Note what is needed of an output; whether it is there."""
-    needed = _get(job, out) + more
-    _set64(job, need, needed)
-    return needed <= _get(job, capacity)
+def _outputs(job: int, source: int) -> _Untyped:
+    """What no record changes, read once a batch: for all that LLVM knows, every store to an output might change the job."""
+    limits = _get(job, WANTED), _get(job, ROWS_MAX), _get(job, BYTES_MAX), _get(job, ROW_BYTES)
+    capacities = _get(job, KEY_CAPACITY), _get(job, VALUE_CAPACITY)
+    binary = _get(job, KEY_OFFSETS), _get(job, KEY_DATA), _get(job, VALUE_OFFSETS), _get(job, VALUE_DATA)
+    return limits + capacities + binary + (_get(job, OFFSETS), _get(job, TIMESTAMPS), source + _get(job, SOURCE_BYTES))
 
 
 @_hot_part
-def _room(job: int, key: int, value: int, count: int, names: int, values: int) -> int:
-    """DONE if the outputs can take a record of these sizes, else FULL or GROW. A record larger than an Arrow batch has one of its own."""
-    rows, used = _get(job, OUT_ROWS), _get(job, OUT_BYTES)
-    wanted = _get(job, ROW_BYTES) + key + value + names + values + _HEADER_ROOM_BYTES * count
-    if rows and (rows >= _get(job, ROWS_MAX) or used + wanted > _get(job, BYTES_MAX)):
-        return t.FULL
-    fits = _need(job, OUT_KEY, key, NEED_KEY, KEY_CAPACITY)
-    fits = _need(job, OUT_VALUE, value, NEED_VALUE, VALUE_CAPACITY) and fits
-    if count:
-        fits = _need(job, OUT_HEADERS, count, NEED_HEADERS, HEADERS_CAPACITY) and fits
-        fits = _need(job, OUT_NAME, names, NEED_NAME, NAME_CAPACITY) and fits
-        fits = _need(job, OUT_HEADER_VALUE, values, NEED_HEADER_VALUE, HEADER_VALUE_CAPACITY) and fits
-    if not fits:
-        return t.GROW
-    _set64(job, OUT_BYTES, used + wanted)
-    return t.DONE
+def _used(job: int) -> _Untyped:
+    """What every record changes: kept in registers until `_note_used`."""
+    return _get(job, OUT_ROWS), _get(job, OUT_BYTES), _get(job, OUT_KEY), _get(job, OUT_VALUE)
 
 
 @_hot_part
-def _append(source: int, end: int, record: _Untyped, is_wanted: bool, base_ms: int, is_append_time: bool, offset: int, job: int) -> int:
-    """One record to the end of the outputs if it is wanted; returns DONE, or what stands against it."""
-    code: int
-    code, delta_ms, _, key_length, key_at, value_length, value_at, count, headers_at = record
-    names, values = 0, 0
-    if count:
-        code, names, values = _measure_headers(source, headers_at, end, count)
-    if code or not is_wanted:
-        return code
-    wanted, row = _get(job, WANTED), _get(job, OUT_ROWS)
-    if wanted & WANT_HEADERS == 0:
-        count = names = values = 0
+def _note_used(job: int, used: _Untyped) -> None:
+    rows, used_bytes, key_used, value_used = used
+    _set64(job, OUT_ROWS, rows)
+    _set64(job, OUT_BYTES, used_bytes)
+    _set64(job, OUT_KEY, key_used)
+    _set64(job, OUT_VALUE, value_used)
+
+
+@_part
+def _room(job: int, used: _Untyped, key: int, value: int, count: int, names: int, values: int) -> int:
+    """DONE if the outputs take a record of these sizes, else GROW, and what is needed."""
+    _note_used(job, used)
+    fits = True
+    for number, more in enumerate((key, value, count, names, values)):
+        needed = _get(job, OUT_KEY + number) + more
+        _set64(job, NEED_KEY + number, needed)
+        fits = fits and needed <= _get(job, KEY_CAPACITY + number)
+    return t.DONE if fits else t.GROW
+
+
+@_hot_part
+def _put(source: int, at: int, length: int, used: int, row: int, offsets: int, data: int, source_end: int) -> int:
+    """Append a field as element `row`; there is room for it. Returns what is used then."""
+    if length > 0:
+        _copy_field(data + used, source + at, length, source_end)
+        used += length
+    _set32(offsets, row + 1, used)
+    return used
+
+
+@_hot_part
+def _append(
+    source: int, record: _Untyped, headers: _Untyped, offset: int, base_ms: int, used: _Untyped, outputs: _Untyped, job: int
+) -> _Untyped:
+    """One record to the end of the outputs: (DONE or what stands against it, what is used then)."""
+    _, delta_ms, _, key_length, key_at, value_length, value_at, _, headers_at = record
+    wanted, rows_max, bytes_max, row_bytes, key_capacity, value_capacity = outputs[:6]
+    key_offsets, key_data, value_offsets, value_data, offsets, timestamps, source_end = outputs[6:]
+    rows, used_bytes, key_used, value_used = used
+    count, names, values, end = headers
     key, value = max(key_length, 0) if wanted & WANT_KEY else 0, max(value_length, 0) if wanted & WANT_VALUE else 0
-    # Room first: nothing may be written to a row that may not exist.
-    code = _room(job, key, value, count, names, values)
-    if code == t.DONE and wanted & WANT_TIMESTAMP:
-        code = _put_timestamp(job, row, base_ms, 0 if is_append_time else delta_ms)
-    if code:
-        return code
+    used_bytes += row_bytes + key + value + names + values + HEADER_ROOM_BYTES * count
+    # Room first: nothing may be written to a row that may not exist. A record larger than an Arrow batch has one of its own.
+    if rows and (rows >= rows_max or used_bytes > bytes_max):
+        return t.FULL, used
+    if count or key_used + key > key_capacity or value_used + value > value_capacity:
+        code = _room(job, used, key, value, count, names, values)
+        if code:
+            return code, used
+    if wanted & WANT_TIMESTAMP:
+        code = _put_timestamp(timestamps, rows, base_ms, delta_ms)
+        if code:
+            return code, used
     if wanted & WANT_KEY:
-        _put(source, key_at, key_length, row, job, OUT_KEY, NULL_KEYS, KEY_OFFSETS)
+        key_used = _put(source, key_at, key, key_used, rows, key_offsets, key_data, source_end)
     if wanted & WANT_VALUE:
-        _put(source, value_at, value_length, row, job, OUT_VALUE, NULL_VALUES, VALUE_OFFSETS)
+        value_used = _put(source, value_at, value, value_used, rows, value_offsets, value_data, source_end)
+    if key_length < 0 or value_length < 0 or wanted & WANT_HEADERS:
+        _put_rare(source, headers_at, end, count, rows, job, key_length < 0, value_length < 0)
+    if wanted & WANT_OFFSET:
+        _set64(offsets, rows, offset)
+    return t.DONE, (rows + 1, used_bytes, key_used, value_used)
+
+
+@_part
+def _put_rare(source: int, headers_at: int, end: int, count: int, row: int, job: int, no_key: bool, no_value: bool) -> None:
+    """Nulls, and headers."""
+    wanted = _get(job, WANTED)
+    if no_key and wanted & WANT_KEY:
+        _put_null(_get(job, KEY_VALID), _get(job, ROWS_MAX), row, job, NULL_KEYS)
+    if no_value and wanted & WANT_VALUE:
+        _put_null(_get(job, VALUE_VALID), _get(job, ROWS_MAX), row, job, NULL_VALUES)
     if wanted & WANT_HEADERS:
         _put_headers(source, headers_at, end, count, row, job)
-    _put_fixed(job, wanted, row, offset, is_append_time)
-    return t.DONE
 
 
-@_hot_part
-def _put_fixed(job: int, wanted: int, row: int, offset: int, is_append_time: bool) -> None:
-    if wanted & WANT_OFFSET:
-        _set64(_get(job, OFFSETS), row, offset)
-    if wanted & WANT_TIMESTAMP_TYPE:
-        _set32(_get(job, TIMESTAMP_TYPES), row, 1 if is_append_time else 0)
-    _set64(job, OUT_ROWS, row + 1)
+@_part
+def _put_types(job: int, first: int, end: int, is_append_time: bool) -> None:
+    """Of the rows of one batch: its records have one timestamp type."""
+    if _get(job, WANTED) & WANT_TIMESTAMP_TYPE:
+        types = _get(job, TIMESTAMP_TYPES)
+        for row in range(first, end):
+            _set32(types, row, 1 if is_append_time else 0)
 
 
 @_part
 def _decode_batch(source: int, batch: int, job: int) -> int:
     """The rest of one batch: its records with offsets in [low, high)."""
     at, data_end, base_offset = _get(job, ROW_AT), _get(batch, t.DATA_END), _get(batch, t.BASE_OFFSET)
-    record_number, record_count, previous = _get(job, ROW_RECORD), _get(batch, t.RECORD_COUNT), _get(job, ROW_DELTA)
+    number, record_count, previous = _get(job, ROW_RECORD), _get(batch, t.RECORD_COUNT), _get(job, ROW_DELTA)
     low, high, last_delta = _get(job, LOW_OFFSET), _get(job, HIGH_OFFSET), _get(batch, t.LAST_OFFSET) - base_offset
     is_append_time = _get(batch, t.ATTRIBUTES) & 8 != 0
     base_ms = _get(batch, t.MAX_TIMESTAMP if is_append_time else t.BASE_TIMESTAMP)
-    code = t.DONE
-    while record_number < record_count:
+    outputs, used, rows_before = _outputs(job, source), _used(job), _get(job, OUT_ROWS)
+    code: int = t.DONE
+    while number < record_count:
         length, start = _number_of(source, at, data_end, 28, 15)
         if start < 0 or length < 0 or length > data_end - start:
             code = t.BAD_VARINT if start < 0 else t.BAD_RECORD_LENGTH
             break
-        record = _parse(source, start, start + length)
+        end = start + length
+        record = _parse(source, start, end, is_append_time)
         code, delta = record[0], record[2]
         if code == t.DONE and (delta <= previous or delta > last_delta):
             code = t.BAD_DELTA
+        count, names, values = 0, 0, 0
+        if code == t.DONE and record[7]:
+            code, count, names, values = _headers_of(source, record, end, outputs[0])
+        if code == t.DONE and low <= base_offset + delta < high:
+            code, used = _append(source, record, (count, names, values, end), base_offset + delta, base_ms, used, outputs, job)
         if code:
             break
-        offset = base_offset + delta
-        code = _append(source, start + length, record, low <= offset < high, base_ms, is_append_time, offset, job)
-        if code:
-            break
-        at, previous = start + length, delta
-        record_number += 1
+        at, previous = end, delta
+        number += 1
+    _note_used(job, used)
+    _put_types(job, rows_before, used[0], is_append_time)
     _set64(job, ROW_AT, at)
-    _set64(job, ROW_RECORD, record_number)
+    _set64(job, ROW_RECORD, number)
     _set64(job, ROW_DELTA, previous)
     return t.BAD_END if code == t.DONE and at != data_end else code
+
+
+@_part
+def _begin_offsets(job: int) -> None:
+    """The first element of each column begins at 0."""
+    for slot in (KEY_OFFSETS, VALUE_OFFSETS, LIST_OFFSETS, NAME_OFFSETS, HEADER_VALUE_OFFSETS):
+        offsets = _get(job, slot)
+        if offsets != 0:
+            _set32(offsets, 0, 0)
 
 
 @_compiled(_types.int64(_types.int64, _types.int64, _types.int64, _types.int64, _types.int64))
@@ -443,6 +517,8 @@ def decode(source: int, source_bytes: int, table: int, count: int, job: int) -> 
     """Go on where the job says, through the first `count` rows of the table, until all is DONE, an output is FULL or has to GROW, or
     something is wrong; which batch that is, the job says. All but source_bytes and count are addresses."""
     _set64(job, SOURCE_BYTES, source_bytes)
+    if _get(job, OUT_ROWS) == 0:
+        _begin_offsets(job)
     while _get(job, ROW) < count:
         batch = table + 8 * t.TABLE_COLUMNS * _get(job, ROW)
         if _get(job, ROW_AT) < 0:

@@ -77,8 +77,8 @@ class NumpyRows:
                 return row, at, expected, t.BAD_OFFSETS
             behind = at + header.size_bytes
             table[row] = (
-                at, behind, header.base_offset, header.last_offset, header.attributes, header.base_timestamp_ms, header.max_timestamp_ms,
-                header.producer_id, header.record_count, header.crc, at + HEADER_BYTES, behind,
+                at, behind, header.crc, header.attributes, header.base_offset, header.last_offset, header.base_timestamp_ms,
+                header.max_timestamp_ms, header.producer_id, header.record_count, at + HEADER_BYTES, behind,
             )  # fmt: skip
             expected, at, row = header.next_offset, behind, row + 1
         return row, at, expected, t.DONE

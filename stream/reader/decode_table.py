@@ -17,14 +17,16 @@ Table = NDArray[np.int64]
 # Columns of a table.
 AT: Final = 0
 END: Final = 1
-BASE_OFFSET: Final = 2
-LAST_OFFSET: Final = 3
-ATTRIBUTES: Final = 4
-BASE_TIMESTAMP: Final = 5
-MAX_TIMESTAMP: Final = 6
-PRODUCER_ID: Final = 7
-RECORD_COUNT: Final = 8
-CRC: Final = 9
+CRC: Final = 2
+ATTRIBUTES: Final = 3
+CHECKED: Final = slice(0, 4)
+"""The columns above, which the check of every batch reads."""
+BASE_OFFSET: Final = 4
+LAST_OFFSET: Final = 5
+BASE_TIMESTAMP: Final = 6
+MAX_TIMESTAMP: Final = 7
+PRODUCER_ID: Final = 8
+RECORD_COUNT: Final = 9
 DATA_START: Final = 10
 DATA_END: Final = 11
 TABLE_COLUMNS: Final = 12

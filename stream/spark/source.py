@@ -8,7 +8,7 @@ here knows a broker. A sink would be `writer` and `streamWriter` of `PenstockSou
 
 import time
 from collections.abc import Iterator, Mapping, Sequence
-from typing import Any
+from typing import Any, Final
 from uuid import uuid4
 
 import structlog
@@ -41,6 +41,9 @@ from stream.spark.starts import QueryStart
 from stream.spark.tasks import TaskReader
 
 _log = structlog.get_logger(__name__)
+
+LOOK_SERVES_S: Final = 5.0
+"""So long a look into the manifest is good enough for planning: objects stay for a minute at least after they are replaced."""
 
 
 def register(spark: SparkSession) -> None:
@@ -179,6 +182,8 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         self._recreated: set[str] = set()
         self._initial: OffsetsJson | None = None
         self._latest: dict[TopicPartition, int] = {}
+        self._found: Found | None = None
+        self._found_s = float("-inf")
         self._frozen: dict[TopicPartition, int] | None = None
         self._is_frozen_used = False
         self._last_batch_s = float("-inf")
@@ -267,7 +272,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     def partitions(self, start: OffsetsJson, end: OffsetsJson) -> list[InputPartition]:
         """A function of the two: after a crash Spark calls nothing else."""
         query, stop = self._query, from_json(end)
-        found = self._find_since(stop)
+        found = self._found_for(stop) or self._find_since(stop)
         if self._frozen is not None and self._is_frozen_used:
             ranges.check_frozen(self._frozen, stop, ranges.ends(found.bounds))
         self._keep_objects()
@@ -285,9 +290,16 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     # --- what is there ----------------------------------------------------------------------------------------------------------------
 
+    def _found_for(self, end: Offsets) -> Found | None:
+        """What `latestOffset` has just seen, if it is enough: a second look costs as much as the first, and every record waits for it."""
+        found = self._found
+        if found is None or time.monotonic() - self._found_s > LOOK_SERVES_S:
+            return None
+        return found if all(item in found.bounds and offset <= found.bounds[item].end for item, offset in end.items()) else None
+
     def _find_since(self, known: Offsets) -> Found:
         """As of now; looked at again while it is older than what is known: a manifest may lag behind what this query has read."""
-        options = self._query.options
+        options, began_s = self._query.options, time.monotonic()
         found = self._query.find(missing_ok=True)
         for _ in range(options.retries - 1):
             if not any(item in found.bounds and offset > found.bounds[item].end for item, offset in known.items()):
@@ -295,6 +307,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             time.sleep(options.retry_interval_ms / 1_000)
             found = self._query.find(missing_ok=True)
         self._check_ids(found)
+        self._found, self._found_s = found, began_s
         return found
 
     def _check_ids(self, found: Found) -> None:

@@ -187,13 +187,13 @@ class Processes:
             return ("--fd", str(store_fd))
         store = ("--store", self.store_url.replace(str(self._store_port), str(self._store_ports[node.name])))
         if node.plan.role == "broker":
-            advertised = ("--advertised-host", "127.0.0.1", "--advertised-port", str(node.plan.port))
-            return (*store, "--listen-port", str(node.port), *advertised, "--offsets-topic-num-partitions", "3")
+            advertised = ("--advertised-listeners", f"127.0.0.1:{node.plan.port}")
+            return (*store, "--listeners", f"127.0.0.1:{node.port}", *advertised, "--offsets-topic-num-partitions", "3")
         return (
             *store,
-            *("--port", str(node.port)),
-            *("--cluster-id", CLUSTER_ID, "--peers", ",".join(quorum_peers(self.controllers))),
-            *("--read-grace-ms", str(READ_GRACE_MS), "--janitor-interval-ms", "1000"),
+            *("--listeners", f"127.0.0.1:{node.port}"),
+            *("--cluster-id", CLUSTER_ID, "--controller-quorum-voters", ",".join(quorum_peers(self.controllers))),
+            *("--object-delete-grace-ms", str(READ_GRACE_MS), "--object-delete-interval-ms", "1000"),
         )
 
     async def _stop(self) -> None:

@@ -133,12 +133,12 @@ async def test_replaced_broker_ends_and_says_so(tmp_path: Path) -> None:
 async def test_taken_port_ends_the_start_before_anything_is_registered(tmp_path: Path) -> None:
     async with Cluster(tmp_path) as cluster:
         with pytest.raises(PortTaken, match=str(cluster.broker.port)):
-            await cluster.start_broker(7, listen_port=cluster.broker.port)
+            await cluster.start_broker(7, listeners=(f"127.0.0.1:{cluster.broker.port}",))
         assert cluster.broker.image.nodes.get(NodeId(7)) is None
 
 
 async def test_no_controller_is_a_clear_error() -> None:
-    config = BrokerConfig(listen_port=0, controllers=("127.0.0.1:1",), registration_timeout_ms=300)
+    config = BrokerConfig(listeners=("127.0.0.1:0",), controllers=("127.0.0.1:1",), registration_timeout_ms=300)
     with pytest.raises(TimeoutError, match=RegisterBroker.__name__):
         await Broker.start(config, MemoryStore())
 
@@ -149,4 +149,4 @@ async def test_store_that_ignores_conditions_is_refused() -> None:
             return await self.put(key, body)
 
     with pytest.raises(ConditionalWritesIgnored):
-        await Broker.start(BrokerConfig(listen_port=0), Careless())
+        await Broker.start(BrokerConfig(listeners=("127.0.0.1:0",)), Careless())

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import duckdb
+import polars
 import pyarrow as pa
 import pytest
 import structlog
@@ -168,6 +169,22 @@ def test_whatever_takes_an_arrow_stream_takes_a_scan(cluster: ThreadedCluster, t
     assert reader.schema == found.schema
     frame = found.to_table().to_pandas()
     assert frame.groupby("partition")["offset"].sum().to_dict() == dict.fromkeys(range(PARTITIONS), 4950)
+
+
+def test_polars_pandas_and_duckdb_get_the_same_rows(cluster: ThreadedCluster, topic: str) -> None:
+    found = scan(cluster.store_url, topic)
+    expected = found.to_table().sort_by([("partition", "ascending"), ("offset", "ascending")])
+    assert expected.num_rows
+    frame = polars.DataFrame(found).sort("partition", "offset")
+    assert frame.equals(polars.from_arrow(expected))
+    assert frame.to_dicts() == expected.to_pylist()
+    pandas_frame = expected.to_pandas()
+    assert pandas_frame.equals(polars.from_arrow(found.to_table()).sort("partition", "offset").to_arrow().cast(found.schema).to_pandas())
+    with duckdb.connect() as database:
+        database.register("source", found)
+        database.sql("SET TimeZone = 'UTC'")
+        rows = database.sql('SELECT * FROM source ORDER BY partition, "offset"').to_arrow_table()
+    assert rows.cast(found.schema).equals(expected)
 
 
 def test_a_scan_survives_that_its_objects_are_merged_and_deleted(cluster: ThreadedCluster) -> None:

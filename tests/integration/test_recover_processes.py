@@ -29,14 +29,15 @@ class Processes:
         common = ("--store", self.store, "--log-level", "warning")
         self._commands = [
             (
-                "controller", *common, "--cluster-id", CLUSTER_ID, "--controller-id", str(number), "--port", str(port), "--peers", peers,
-                "--data-dir", str(directory / f"controller-{number}"), "--election-timeout-ms", "500",
+                "controller", *common, "--cluster-id", CLUSTER_ID, "--node-id", str(number), "--listeners", f"127.0.0.1:{port}",
+                "--controller-quorum-voters", peers, "--metadata-log-dir", str(directory / f"controller-{number}"),
+                "--controller-quorum-election-timeout-ms", "500",
             )
             for number, port in enumerate(controllers)
         ] + [
             (
-                "broker", *common, "--node-id", str(number), "--listen-port", str(port),
-                "--controllers", ",".join(f"127.0.0.1:{port}" for port in controllers),
+                "broker", *common, "--node-id", str(number), "--listeners", f"127.0.0.1:{port}",
+                "--controller-quorum-bootstrap-servers", ",".join(f"127.0.0.1:{port}" for port in controllers),
             )
             for number, port in enumerate(brokers)
         ]  # fmt: skip

@@ -39,7 +39,7 @@ def addresses(count: int) -> list[str]:
 
 def config_of(number: int, count: int, common: ControllerConfig) -> ControllerConfig:
     peers = tuple(f"{peer}@{address}" for peer, address in enumerate(addresses(count))) if count > 1 else ()
-    return msgspec.structs.replace(common, controller_id=number, peers=peers, host=f"c{number}", port=1)
+    return msgspec.structs.replace(common, controller_id=number, peers=peers, listeners=(f"c{number}:1",))
 
 
 class SimController:

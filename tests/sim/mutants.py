@@ -10,6 +10,7 @@ from typing import Any
 
 import broker.partition.log as partition_log
 import controller.managers.commits as commits
+import controller.managers.replacement as replacement
 from broker.partition.append import AppendGroup
 from broker.partition.partition import Partition
 from broker.partition.producer_state import ProducerState
@@ -299,6 +300,11 @@ def _wal_trimmed_by_list() -> list[Patch]:
     return [(Janitor, "_clean_wal", clean)]
 
 
+def _sources_not_compared() -> list[Patch]:
+    """What a broker compacted meanwhile is taken out a second time."""
+    return [(replacement, "_check_source", lambda stream, source: None)]
+
+
 MUTANTS: dict[str, Callable[[], list[Patch]]] = {
     "ack_before_durable": _ack_before_durable,
     "ack_out_of_order": _ack_out_of_order,
@@ -330,6 +336,7 @@ MUTANTS: dict[str, Callable[[], list[Patch]]] = {
     "uncommitted_records_are_served": _uncommitted_records_are_served,
     "image_not_rebuilt_after_a_reign": _image_not_rebuilt_after_a_reign,
     "snapshot_of_what_is_not_committed": _snapshot_of_what_is_not_committed,
+    "sources_not_compared": _sources_not_compared,
 } | RECOVERY_MUTANTS
 
 

@@ -56,7 +56,7 @@ if TYPE_CHECKING:
 
 PRODUCE_VERSION = 11
 FETCH_VERSION = 12
-_CONNECTION = SimpleNamespace(id=1, local_host="127.0.0.1", local_port=9092, peer="sim", peer_host="sim")
+_CONNECTION = SimpleNamespace(id=1, listener="PLAINTEXT", local_host="127.0.0.1", local_port=9092, peer="sim", peer_host="sim")
 
 
 def encode_request(api: Any, version: int, message: Any) -> bytes:

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 from stream.ids import NodeId
 from tests.sim.disaster import lose_disks
 from tests.sim.network import Links
+from tests.sim.rewriting import SimRewriter
 
 if TYPE_CHECKING:
     from tests.sim.control import SimController
@@ -37,6 +38,9 @@ SCENARIOS: Mapping[str, Mapping[str, int]] = {
     "transactions": {
         "crash": 3, "pause": 2, "replace": 1, "move": 4, "ping_pong": 2, "leave": 1, "slow_store": 1, "store_down": 1, "cut": 1,
         "crash_controller": 1,
+    },
+    "rewrite": {
+        "rewrite": 6, "move": 2, "crash": 2, "trim": 2, "pause": 1, "crash_controller": 1, "slow_store": 1, "nothing": 1,
     },
     "mixed": {
         "crash": 3, "pause": 2, "replace": 2, "cut": 2, "move": 4, "ping_pong": 2, "leave": 1, "trim": 2,
@@ -143,6 +147,17 @@ class Chaos:
         pause_s = self._rng.choice((0.0, 0.05, 0.4))
         for at, node_id in enumerate((*nodes, *nodes)):
             self._later(pause_s * at, lambda node_id=node_id: self._world.move(part, NodeId(node_id)))
+
+    def rewrite(self) -> None:
+        """A job from outside; some stand still for a while, some die."""
+        rewriter = SimRewriter(self._world, len(self._world.processes))
+        rewriter.start()
+        fate, delay_s = self._rng.random(), self._rng.choice((0.05, 0.5, 2.0))
+        if fate < 0.3:
+            self._later(delay_s, rewriter.process.kill)
+        elif fate < 0.6:
+            self._later(delay_s, rewriter.process.pause)
+            self._world.later(delay_s + self._rng.choice((1.0, 6.0, 12.0)), lambda: rewriter.process.resume(self._world.loop))
 
     def trim(self) -> None:
         if (broker := self._running()) is not None and broker.serving:

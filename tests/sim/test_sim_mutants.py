@@ -39,6 +39,7 @@ SCENARIO = {
     "uncommitted_records_are_served": "quorum",
     "image_not_rebuilt_after_a_reign": "controller",
     "snapshot_of_what_is_not_committed": "quorum",
+    "sources_not_compared": "rewrite",
     "deleted_before_the_backup": "disaster",
     "answered_before_the_backup": "disaster",
     "ids_and_epochs_given_out_again": "disaster",

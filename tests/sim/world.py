@@ -539,7 +539,6 @@ def _patched(world: World) -> Iterator[None]:
         (reign_module, "uuid4", new_uuid),
         (identity_module, "new_id", lambda: new_uuid().hex[:22]),
         (client_module, "uuid4", lambda: UUID(int=rng.getrandbits(128))),
-        (objects_manager, "LATE_PUT_GRACE_MS", LATE_PUT_GRACE_MS),
         (objects_manager, "prepare_objects", lambda *args: real_prepare(*args, ttl_ms=PREPARED_TTL_MS)),
     ]
     originals = [getattr(target, name) for target, name, _ in replaced]

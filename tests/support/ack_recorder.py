@@ -6,6 +6,7 @@ check(load, await read_back(cluster.bootstrap, "t", [0, 1]))
 
 import asyncio
 import threading
+import time
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from types import TracebackType
@@ -103,6 +104,14 @@ class ConfluentLoad(Load):
             self.failed.append(str(error))
         else:
             self.acks[message.partition()].append((number_of(message.value()), message.offset()))
+
+
+class PacedLoad(ConfluentLoad):
+    """A few hundred records a second, whatever the machine could do: for tests in which others need it too."""
+
+    def _next_value(self, partition: int) -> bytes:
+        time.sleep(0.004)  # a pace, not a wait
+        return super()._next_value(partition)
 
 
 class AioLoad(Load):

@@ -76,7 +76,9 @@ class Cluster:
 
     async def start_controller(self) -> None:
         """Also after `stop_controller`: same directory, same port."""
-        config = ControllerConfig(data_dir=self.directory / "controller", port=self._controller_port, **self._controller_settings)
+        config = ControllerConfig(
+            data_dir=self.directory / "controller", listeners=(f"127.0.0.1:{self._controller_port}",), **self._controller_settings
+        )
         self.controller = ControllerServer(config, self.store)
         await self.controller.start()
         self._controller_port = self.controller.port
@@ -90,7 +92,7 @@ class Cluster:
         config = BrokerConfig(
             **{
                 "node_id": node_id,
-                "listen_port": 0,
+                "listeners": ("127.0.0.1:0",),
                 "controllers": (f"127.0.0.1:{self._controller_port}",),
                 "shutdown_timeout_ms": 10_000,
                 "registration_timeout_ms": 10_000,

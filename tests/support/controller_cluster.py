@@ -69,7 +69,7 @@ class Cluster:
     async def restart(self) -> None:
         port = self.server.port
         await self.server.stop()
-        self.server = ControllerServer(msgspec.structs.replace(self.config, port=port), self.store)
+        self.server = ControllerServer(msgspec.structs.replace(self.config, listeners=(f"127.0.0.1:{port}",)), self.store)
         await self.server.start()
 
     @property

@@ -55,7 +55,13 @@ class Quorum:
         self.brokers: list[Broker] = []
 
     def _config(self, number: int, port: int, **settings: object) -> ControllerConfig:
-        values = {**self._values, "data_dir": self._directory / str(number), "controller_id": number, "port": port, **settings}
+        values = {
+            **self._values,
+            "data_dir": self._directory / str(number),
+            "controller_id": number,
+            "listeners": (f"127.0.0.1:{port}",),
+            **settings,
+        }
         return msgspec.convert(values, ControllerConfig, dec_hook=lambda kind, value: kind(value))
 
     async def start_newcomer(self, number: int, join: Sequence[str]) -> ControllerServer:

@@ -164,7 +164,7 @@ class FaultCluster(Cluster):
 
     async def start_broker(self, node_id: int, **settings: Any) -> Broker:
         """Starts again on the port that it had."""
-        settings.setdefault("listen_port", self._ports.get(node_id, 0))
+        settings.setdefault("listeners", (f"127.0.0.1:{self._ports.get(node_id, 0)}",))
         if self._linked:
             if node_id in self.links:
                 await self.links.pop(node_id).close()

@@ -76,6 +76,12 @@ class ThreadedCluster:
         return self._cluster.bootstrap
 
     @property
+    def controller(self) -> str:
+        assert self._cluster is not None
+        assert self._cluster.controller is not None
+        return f"127.0.0.1:{self._cluster.controller.port}"
+
+    @property
     def store(self) -> ObjectStore:
         """Belongs to the cluster's loop: use it in what `run` is given."""
         assert self._store is not None

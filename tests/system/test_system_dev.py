@@ -105,7 +105,7 @@ def test_streams_and_nodes_show_the_metadata(cluster: LocalCluster) -> None:
         (("produce", "x", "--file", "/no/such/file"), 2, "error: --file /no/such/file: No such file"),
         (("dev", "--store", "ftp://x"), 2, "error: --store ftp://x is not allowed: moto, memory"),
         (("dev", "--brokers", "0"), 2, "error: --brokers 0 is not allowed"),
-        (("broker", "--lisen-port", "1"), 2, "did you mean --listen-port?"),
+        (("broker", "--lisenters", ":1"), 2, "did you mean --listeners?"),
         (("tpics",), 2, "Did you mean 'topics'?"),
     ],
 )
@@ -233,7 +233,8 @@ def test_one_node_from_a_file_and_variables(cluster: LocalCluster, tmp_path: Pat
     """A third broker joins by hand, as an operator starts it, and leaves in order."""
     state = cluster.state()
     config = tmp_path / "broker.toml"
-    config.write_text(f'store = "{state.store_url}"\nlog_level = "info"\n[broker]\nlisten_port = 0\ncontrollers = ["{state.controller}"]\n')
+    text = f'store = "{state.store_url}"\nlog.level = "info"\n[broker]\nlisteners = "127.0.0.1:0"\n'
+    config.write_text(text + f'controller.quorum.bootstrap.servers = ["{state.controller}"]\n')
     command = (*PENSTOCK, "broker", "--config", str(config))
     environment = os.environ | {"PENSTOCK_NODE_ID": "7"}
     with subprocess.Popen(command, env=environment, stderr=subprocess.PIPE, text=True) as broker:

@@ -1,4 +1,4 @@
-"""Who runs tasks: threads of this process, or Spark. The job is the same and gives the same files.
+"""Who runs tasks: threads of this process, or Spark. The job is the same and gives the same results.
 
 Invariant: every task's result comes exactly once, or an error is raised; results of attempts that were repeated are lost with
 their files' names. The decoder and Arrow hold no GIL, so threads use all cores for raw values; other formats decode in Python,
@@ -15,15 +15,13 @@ from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor, as_completed
 from typing import Any, Protocol, TypeVar
 
-from stream.reader.arrow import pa
-from stream.spark.table.model import TaskResult
-
 _Task = TypeVar("_Task")
-Job = Callable[[_Task, Callable[[], str]], TaskResult]
+_Result = TypeVar("_Result")
+Job = Callable[[_Task, Callable[[], str]], _Result]
 
 
 class Engine(Protocol):
-    def map(self, job: Job[_Task], tasks: Sequence[_Task]) -> Iterator[TaskResult]:
+    def map(self, job: Job[_Task, _Result], tasks: Sequence[_Task]) -> Iterator[_Result]:
         """In the order in which they are done."""
         ...
 
@@ -41,8 +39,8 @@ class LocalEngine:
     def __init__(self, threads: int = 0) -> None:
         self._threads = threads or os.cpu_count() or 1
 
-    def map(self, job: Job[_Task], tasks: Sequence[_Task]) -> Iterator[TaskResult]:
-        with ThreadPoolExecutor(self._threads, thread_name_prefix="penstock-table") as pool:
+    def map(self, job: Job[_Task, _Result], tasks: Sequence[_Task]) -> Iterator[_Result]:
+        with ThreadPoolExecutor(self._threads, thread_name_prefix="penstock-job") as pool:
             running = [pool.submit(job, task, new_attempt) for task in tasks]
             try:
                 for done in as_completed(running):
@@ -64,12 +62,14 @@ class SparkEngine:
 
         self._is_ours = SparkSession.getActiveSession() is None
         builder: Any = SparkSession.builder
-        builder = builder.appName("penstock table").config("spark.ui.enabled", "false").config("spark.speculation", "false")
+        builder = builder.appName("penstock").config("spark.ui.enabled", "false").config("spark.speculation", "false")
         if master:
             builder = builder.master(master)
         self._session: Any = builder.getOrCreate()
 
-    def map(self, job: Job[_Task], tasks: Sequence[_Task]) -> Iterator[TaskResult]:
+    def map(self, job: Job[_Task, _Result], tasks: Sequence[_Task]) -> Iterator[_Result]:
+        from stream.reader.arrow import pa
+
         def run(batches: Iterator[Any]) -> Iterator[Any]:
             for batch in batches:
                 for task in batch.column(0):

@@ -221,7 +221,7 @@ class Broker:
     def context(self, api, version, message):
         body = Writer()
         CODECS[api.key].encode_request(body, message, version)
-        connection = SimpleNamespace(id=1, local_host="127.0.0.1", local_port=9092, peer="test", peer_host="test")
+        connection = SimpleNamespace(id=1, listener="PLAINTEXT", local_host="127.0.0.1", local_port=9092, peer="test", peer_host="test")
         frame = memoryview(bytearray(body))
         return RequestContext(api.key, version, next(self.correlation_ids), "test", connection, frame, 0, asyncio.get_running_loop().time())
 

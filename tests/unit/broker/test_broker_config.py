@@ -2,36 +2,35 @@
 
 import pytest
 
-from broker.config import BrokerConfig, ConfigInvalid
+from broker.config import BrokerConfig
 from broker.log_limit import LogLimit
-
-
-def test_environment_is_read_by_field_and_overridden() -> None:
-    environment = {
-        "PENSTOCK_LISTEN_PORT": "0",
-        "PENSTOCK_CONTROLLERS": "a:1, b:2",
-        "PENSTOCK_AUTO_CREATE_TOPICS_ENABLE": "False",
-        "PENSTOCK_RACK": "r1",
-        "PENSTOCK_NODE_ID": "7",
-    }
-    config = BrokerConfig.from_environment(environment, node_id=8)
-    assert (config.listen_port, config.controllers, config.auto_create_topics_enable) == (0, ("a:1", "b:2"), False)
-    assert (config.rack, config.node_id) == ("r1", 8)
+from stream.setting import SettingInvalid
 
 
 @pytest.mark.parametrize(
-    ("name", "value", "told"),
+    ("settings", "name", "told"),
     [
-        ("PENSTOCK_LISTEN_PORT", "http", "whole number"),
-        ("PENSTOCK_LISTEN_PORT", "70000", "0 to 65535"),
-        ("PENSTOCK_AUTO_CREATE_TOPICS_ENABLE", "maybe", "true or false"),
-        ("PENSTOCK_CONTROLLERS", " , ", "at least one controller"),
-        ("PENSTOCK_BUFFERED_REQUEST_BYTES_MAX", "1024", "104857600"),
+        ({"listeners": ("127.0.0.1:70000",)}, "listeners", "0 to 65535"),
+        ({"listeners": ()}, "listeners", "at least one"),
+        ({"controllers": ()}, "controllers", "at least one controller"),
+        ({"buffered_request_bytes_max": 2048}, "buffered_request_bytes_max", "104857600"),
+        ({"advertised_listeners": ("h:1", "PLAINTEXT://i:1")}, "advertised_listeners", "one address for each"),
+        ({"group_min_session_timeout_ms": 2_000_000}, "group_min_session_timeout_ms", "at most"),
     ],
 )
-def test_bad_value_is_refused_with_what_is_allowed(name: str, value: str, told: str) -> None:
-    with pytest.raises(ConfigInvalid, match=told):
-        BrokerConfig.from_environment({name: value})
+def test_what_can_not_work_is_refused_by_name(settings: dict[str, object], name: str, told: str) -> None:
+    with pytest.raises(SettingInvalid, match=told) as caught:
+        BrokerConfig(**settings)
+    assert caught.value.name == name
+
+
+def test_a_listener_is_told_as_advertised_or_left_to_the_client() -> None:
+    config = BrokerConfig(
+        node_id=4, listeners=("A://:1", "b://0.0.0.0:0", "[::1]:9"), advertised_listeners=("b://{id}.x:0", "[::2]:{port+1}")
+    )
+    told = config.advertised("10.0.0.1", {"A": 1, "B": 77, "PLAINTEXT": 9})
+    assert [(one.name, one.host, one.port) for one in told] == [("A", "", 1), ("B", "4.x", 77), ("PLAINTEXT", "::2", 10)]
+    assert told[2].address == "[::2]:10"
 
 
 def test_log_limit_lets_a_burst_through_then_one_a_second_and_counts_the_rest() -> None:

@@ -34,12 +34,15 @@ from broker.wire.gen import (
 from controller.metadata.image import MetadataImage
 from controller.metadata.records import ConfigRecord, NodeRecord, PartitionRecord, Record, StreamCreated, TopicRecord
 from controller.rpc import messages
+from stream.compaction.plan import CompactionConfig
+from stream.config import StreamConfig
 from stream.ids import NodeEpoch, NodeId, StreamEpoch, StreamId
 
 
 @dataclass
 class FakeConnection:
     id: int = 1
+    listener: str = "PLAINTEXT"
     local_host: str = "10.9.9.9"
     local_port: int = 9092
     peer: str = "10.1.1.1:5"
@@ -128,6 +131,7 @@ class Fixture:
         self.departed = DepartedBrokers()
         self.node = SimpleNamespace(
             node_id=1, node_epoch=1, cluster_id="c-1", image=self.image, client=self.client, config=BrokerConfig(**settings),
+            stream_config=StreamConfig(), compaction_config=CompactionConfig(),
             storage=SimpleNamespace(is_full=False, fenced=False),
             now_ms=lambda: 0, can_write=lambda: True, departed=lambda: self.departed.listed(0),
         )  # fmt: skip

@@ -100,7 +100,7 @@ class Fixture:
         self.server: Server
 
     async def start(self, **settings: Any) -> None:
-        self.server = Server(BrokerConfig(listen_port=0, **settings), sweep_interval_s=0.02)
+        self.server = Server(BrokerConfig(listeners=("127.0.0.1:0",), **settings), sweep_interval_s=0.02)
         await self.server.bind()
         await self.server.serve(self.dispatcher)
 
@@ -296,6 +296,6 @@ async def test_too_many_connections_are_refused(fixture: Fixture) -> None:
 
 async def test_taken_port_is_named(fixture: Fixture) -> None:
     await fixture.start()
-    other = Server(BrokerConfig(listen_port=fixture.server.port))
+    other = Server(BrokerConfig(listeners=(f"127.0.0.1:{fixture.server.port}",)))
     with pytest.raises(PortTaken, match=str(fixture.server.port)):
         await other.bind()

@@ -11,7 +11,7 @@ from support.coordinator_log import MemoryLog
 
 from broker.coordinated import partition_for
 from broker.coordinator_log import TransactionalProducer
-from broker.groups.coordinator import OFFSETS_RETENTION_MS, GroupCoordinator
+from broker.groups.coordinator import GroupCoordinator
 from broker.groups.model import GroupLimits, GroupState, JoinRequest, Member, Protocol, SyncRequest
 from broker.groups.offsets import GroupOffsets, TopicPartition
 from broker.groups.records import (
@@ -169,7 +169,7 @@ async def test_groups_without_members_and_offsets_past_retention_are_forgotten()
     log = MemoryLog()
     coordinator = coordinator_on(log)
     await loaded(coordinator)
-    old, young = CommittedOffset(1, -1, "", now_ms() - OFFSETS_RETENTION_MS - 1), CommittedOffset(2, -1, "", now_ms())
+    old, young = CommittedOffset(1, -1, "", now_ms() - GroupLimits().offsets_retention_ms - 1), CommittedOffset(2, -1, "", now_ms())
     await coordinator.commit_offsets("g", "", None, -1, {("t", 0): old, ("t", 1): young})
     await coordinator.commit_offsets("h", "", None, -1, {("t", 0): old})
     joined = await coordinator.join("g", joining())

@@ -3,11 +3,12 @@
 from typing import Any
 
 import hypothesis.strategies as st
+import msgspec
 from hypothesis import HealthCheck, settings
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 from managers_cluster import Cluster, close, part, replaced, slot, snapshot_of, uploaded
 
-from controller.managers import commits, nodes, objects, reassign, recovery, streams, topics
+from controller.managers import commits, nodes, objects, reassign, recovery, rewrites, streams, topics
 from controller.managers.result import Result
 from controller.metadata.delta import MetadataDelta
 from controller.metadata.topics import NO_LEADER, PartitionKey, leader_of
@@ -28,12 +29,19 @@ from controller.rpc.messages import (
     TrimStream,
     UnregisterBroker,
 )
+from controller.rpc.rewrite_messages import CommitRewrite, PrepareRewrite, RewriteItem, RewriteSource
 from stream.ids import Millis, NodeId, Offset, StreamEpoch, StreamId, WalSequence
-from stream.ports import WalIdentity
+from stream.ports import ObjectRole, WalIdentity
 
 NUMBERS = st.integers(0, 1 << 30)
 SMALL = st.integers(0, 6)
 OFF_BY = st.sampled_from([0, 0, 0, 0, 0, 0, -2, -1, 1])
+
+
+def _shape(stream: Any) -> tuple[Any, ...]:
+    """What a rewrite from outside has no part in."""
+    start = max(stream.start_offset, stream.entries[0].start_offset)
+    return stream.end_offset, stream.owner, stream.epoch, stream.opened, start, stream.entries[-1].end_offset
 
 
 class Managers(RuleBasedStateMachine):
@@ -105,7 +113,7 @@ class Managers(RuleBasedStateMachine):
     @rule(ms=st.sampled_from([1, 1_000, 4_000_000]))
     def time(self, ms: int) -> None:
         self.cluster.now_ms = Millis(self.cluster.now_ms + ms)
-        due = [state.object_id for state in objects.deletable(self.image, self.cluster.now_ms, 1_000, 5)]
+        due = [state.object_id for state in objects.deletable(self.image, self.cluster.now_ms, 1_000, 3_600_000, 5)]
         self.cluster.apply(objects.objects_removed(self.image, due))
 
     @precondition(lambda self: self.incarnations)
@@ -202,6 +210,31 @@ class Managers(RuleBasedStateMachine):
         end = stream.end_offset
         self._commit(Commit(node_id=node.node_id, node_epoch=node.node_epoch, objects=[target], replaced=items))
         assert stream.end_offset == end
+
+    @precondition(lambda self: any(len(stream.entries) > 1 and stream.kind == "data" for stream in self.image.streams))
+    @rule(number=NUMBERS, low=SMALL, count=st.integers(1, 4), off_by=OFF_BY, back=st.integers(0, 1))
+    def rewrite(self, number: int, low: int, count: int, off_by: int, back: int) -> None:
+        """From outside; now and then with a manifest that is behind by an entry."""
+        full = [stream for stream in self.image.streams if len(stream.entries) > 1 and stream.kind == "data"]
+        stream = sorted(full, key=lambda stream: stream.stream_id)[number % len(full)]
+        at = low % len(stream.entries)
+        entries = stream.entries[at : at + count]
+        keys = {state.object_id: state.key for state in self.image.objects}
+        found = [RewriteSource(key=keys[e.object_id], start_offset=e.start_offset, end_offset=e.end_offset) for e in entries]
+        found = found[: len(found) - back] or found
+        new = part(stream.stream_id, max(0, found[0].start_offset + min(off_by, 0)), found[-1].end_offset + max(off_by, 0))
+        prepared = rewrites.prepare_rewrite(self.image, PrepareRewrite(count=1, ttl_ms=60_000), self.cluster.now_ms)
+        assert prepared.value is not None
+        self.submit(prepared)
+        target = msgspec.structs.replace(uploaded(prepared.value.items[0], new), role=ObjectRole.STREAM)
+        before = _shape(stream)
+        request = CommitRewrite(stream_id=stream.stream_id, items=[RewriteItem(new=target, sources=found)])
+        result = rewrites.commit_rewrite(self.image, request, self.cluster.now_ms)
+        assert result.value is not None
+        self.submit(result)
+        if result.value.items[0].status == Status.OK:
+            assert rewrites.commit_rewrite(self.image, request, self.cluster.now_ms).records == []
+        assert _shape(stream) == before
 
     def _commit(self, request: Commit) -> None:
         if self.submit(commits.commit(self.image, request, self.cluster.now_ms, live=self.cluster.live)):

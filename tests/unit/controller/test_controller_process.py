@@ -47,7 +47,7 @@ import sys
 from pathlib import Path
 from controller.config import ControllerConfig
 from controller.main import run
-sys.exit(run(ControllerConfig(data_dir=Path(sys.argv[1]), port=int(sys.argv[2])), "memory:"))
+sys.exit(run(ControllerConfig(data_dir=Path(sys.argv[1]), listeners=("127.0.0.1:" + sys.argv[2],)), "memory:"))
 """
 
 

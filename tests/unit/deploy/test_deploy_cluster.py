@@ -14,19 +14,16 @@ from controller.config import ControllerConfig
 from deploy.cluster import state
 from deploy.cluster.dev import check
 from deploy.cluster.directories import TEMPORARY_PREFIX, controller_directory
-from deploy.cluster.plan import ClusterOptions, Ports, ProcessPlan, plan_cluster
+from deploy.cluster.plan import ClusterOptions, Ports, plan_cluster
 from deploy.cluster.ports import find_ports
 from deploy.cluster.state import ClusterState, ProcessState
 from deploy.cluster.supervisor import describe_end, restart_delay_s
+from deploy.config.definition import ROLES, ProcessConfig
+from deploy.config.load import load
 from deploy.errors import PortTaken, UsageError
-from deploy.settings import build, fields_of, from_flags, merge
-from objectstore.url import parse_store_url
+from stream.config import StreamConfig
 
 PORTS = Ports((9092, 9093), (7000,), 5000)
-
-
-def flags_of(process: ProcessPlan) -> list[str]:
-    return list(process.arguments[3:])
 
 
 def test_plan_of_the_default_cluster() -> None:
@@ -44,21 +41,33 @@ def test_plan_of_the_default_cluster() -> None:
 @pytest.mark.parametrize("store", ["moto", "file:/data", "s3://bucket?endpoint=http://127.0.0.1:9000"])
 def test_every_node_of_a_plan_accepts_its_flags(store: str) -> None:
     plan = plan_cluster(ClusterOptions(store=store, host="0.0.0.0"), PORTS, "/tmp/c")
-    for role, config_type in (("broker", BrokerConfig), ("controller", ControllerConfig)):
-        fields = fields_of(config_type)
-        for process in plan.of_role("broker" if role == "broker" else "controller"):
-            settings = merge(fields, from_flags(flags_of(process), ["store", "log_level", *(field.name for field in fields)]))
-            build(config_type, settings, ())
-            assert settings.store == plan.store_url
-            assert parse_store_url(settings.store)
+    for role in ROLES:
+        for process in plan.of_role(role):
+            assert load(role, process.node_arguments, {}).part(ProcessConfig).store == plan.store_url
     assert plan.controller == "127.0.0.1:7000", "0.0.0.0 is an address to listen on, not to connect to"
+
+
+def test_what_the_user_sets_weighs_more_than_what_suits_a_developer() -> None:
+    options = ClusterOptions(settings=("broker.session.timeout.ms=9s", "num.partitions=4", "log.cache.max.bytes=300MiB"))
+    plan = plan_cluster(options, PORTS, "/tmp/c")
+    controller = load("controller", plan.of_role("controller")[0].node_arguments, {}).part(ControllerConfig)
+    broker = load("broker", plan.of_role("broker")[1].node_arguments, {})
+    assert (controller.session_timeout_ms, controller.default_partitions) == (9_000, 4)
+    assert (broker.part(BrokerConfig).num_partitions, broker.part(StreamConfig).log_cache_bytes_max) == (4, 300 << 20)
+
+
+def test_what_the_environment_or_a_file_sets_weighs_more_too(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PENSTOCK_BROKER_SESSION_TIMEOUT_MS", "9s")
+    file = tmp_path / "penstock.toml"
+    file.write_text("[broker]\nshutdown.timeout.ms = 7_000\n")
+    plan = plan_cluster(check(ClusterOptions(config=str(file))), PORTS, "/tmp/c")
+    assert load("controller", plan.of_role("controller")[0].node_arguments).part(ControllerConfig).session_timeout_ms == 9_000
+    assert load("broker", plan.of_role("broker")[0].node_arguments).part(BrokerConfig).shutdown_timeout_ms == 7_000
 
 
 def test_three_controllers_know_each_other_and_have_directories_of_their_own() -> None:
     plan = plan_cluster(ClusterOptions(controllers=3), Ports((9092, 9093), (7000, 7001, 7002), 5000), "/tmp/c")
-    fields = fields_of(ControllerConfig)
-    names = ["store", "log_level", *(field.name for field in fields)]
-    configs = [build(ControllerConfig, merge(fields, from_flags(flags_of(each), names)), ()) for each in plan.of_role("controller")]
+    configs = [load("controller", each.node_arguments, {}).part(ControllerConfig) for each in plan.of_role("controller")]
     assert [config.voters for config in configs] == [{0: "127.0.0.1:7000", 1: "127.0.0.1:7001", 2: "127.0.0.1:7002"}] * 3
     assert [config.controller_id for config in configs] == [0, 1, 2]
     assert len({config.data_dir for config in configs}) == 3
@@ -75,6 +84,8 @@ def test_options_are_checked_before_anything_starts() -> None:
         ClusterOptions(brokers=33),
         ClusterOptions(store="ftp:x"),
         ClusterOptions(store="file:"),
+        ClusterOptions(settings=("num.partition=3",)),
+        ClusterOptions(settings=("num.partitions",)),
     ):
         with pytest.raises(UsageError):
             check(wrong)

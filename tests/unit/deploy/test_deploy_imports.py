@@ -17,7 +17,9 @@ def loaded_by(code: str) -> set[str]:
 
 @pytest.mark.parametrize("role", ["broker", "controller"])
 def test_a_node_loads_nothing_of_the_command_line(role: str) -> None:
-    code = f"from deploy import node, logs; logs.configure('info'); node._{role}(); import {role}.main"
+    code = "from deploy import node, logs; logs.configure('info'); from deploy.config.load import load"
+    flags = ["--store", "s3://bucket", *([] if role == "broker" else ["--metadata-log-dir", "x"])]
+    code += f"; load('{role}', {flags}, {{}}); import {role}.main"
     code += "; import broker.node" if role == "broker" else ""
     loaded = loaded_by(
         code.replace("; ", "\n") + "\nsys_modules = None\nimport sys\nsys.modules = {k: v for k, v in sys.modules.items() if v}"

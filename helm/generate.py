@@ -1,0 +1,150 @@
+"""Writes the chart's `values.yaml`, `values.schema.json` and `README.md` from `schema.yaml` and the product's definition of settings.
+
+    python helm/generate.py [--check]
+
+Invariants: a value is described once; an object refuses keys that it does not name; settings that the chart computes can not be given.
+Must not run in production: it reads a checkout.
+"""
+
+import json
+import sys
+from pathlib import Path
+from typing import Any, Final
+
+import yaml
+
+from deploy.config.schema import role_schema
+
+HERE: Final = Path(__file__).parent
+CHART: Final = HERE / "penstock"
+DRAFT: Final = "http://json-schema.org/draft-07/schema#"
+COMPUTED: Final = frozenset({
+    "store", "health.listener", "node.id", "cluster.id", "listeners", "advertised.listeners", "broker.rack", "metadata.log.dir",
+    "controller.quorum.voters", "controller.quorum.join.servers", "controller.quorum.bootstrap.servers", "shutdown.timeout.ms",
+})  # fmt: skip
+"""Settings that the chart gives every process by itself, as variables, which win over the file in which the others are."""
+
+_Json = dict[str, Any]
+
+
+def generated() -> dict[Path, str]:
+    """What each file should hold."""
+    source: _Json = yaml.safe_load((HERE / "schema.yaml").read_text())
+    schema = _strict({"type": "object", "properties": source["values"]}, source["definitions"])
+    # Helm hands `global` and the values of a parent chart down.
+    schema["properties"]["global"] = {"type": "object"}
+    whole = {"$schema": DRAFT, "title": "Values of the Penstock chart"} | schema
+    return {
+        CHART / "values.schema.json": json.dumps(whole, indent=2) + "\n",
+        CHART / "values.yaml": "# Written by `python helm/generate.py` from helm/schema.yaml.\n" + "\n".join(_values(schema, 0)) + "\n",
+        CHART / "README.md": _readme(schema),
+    }
+
+
+def _strict(node: _Json, definitions: _Json) -> _Json:
+    """Without our shorthands: `$ref` is replaced, `settings` becomes the settings of a role, objects with properties are closed."""
+    node = dict(node)
+    if "$ref" in node:
+        node = definitions[node.pop("$ref")] | node
+    if "settings" in node:
+        role = role_schema(node.pop("settings"))
+        role["properties"] = {name: known for name, known in role["properties"].items() if name not in COMPUTED}
+        return role | node
+    if "properties" in node:
+        node["properties"] = {name: _strict(child, definitions) for name, child in node["properties"].items()}
+        node["additionalProperties"] = False
+    if isinstance(node.get("additionalProperties"), dict):
+        node["additionalProperties"] = _strict(node["additionalProperties"], definitions)
+    return node
+
+
+def _is_group(node: _Json) -> bool:
+    return node.get("type") == "object" and "properties" in node and "default" not in node
+
+
+def _values(schema: _Json, depth: int) -> list[str]:
+    lines: list[str] = []
+    for name, node in schema["properties"].items():
+        if name == "global":
+            continue
+        indent = "  " * depth
+        lines.append(f"{indent}# {node['description']}")
+        if _is_group(node):
+            lines += [f"{indent}{name}:", *_values(node, depth + 1)]
+        else:
+            lines.append(f"{indent}{name}: {json.dumps(node['default'])}")
+        if depth == 0:
+            lines.append("")
+    return lines if depth else lines[:-1]
+
+
+def _readme(schema: _Json) -> str:
+    rows = [f"| `{path}` | {kind} | {default} | {text} |" for path, kind, default, text in _rows(schema, "")]
+    listener = schema["properties"]["externalListeners"]["additionalProperties"]
+    external = [f"| `{name}` | {_kind(node)} | {_cell(node['description'])} |" for name, node in listener["properties"].items()]
+    return _README.format(values="\n".join(rows), external="\n".join(external))
+
+
+def _rows(schema: _Json, path: str) -> list[tuple[str, str, str, str]]:
+    found: list[tuple[str, str, str, str]] = []
+    for name, node in schema["properties"].items():
+        if name == "global":
+            continue
+        if _is_group(node):
+            found += [(f"**{path}{name}**", "", "", _cell(node["description"])), *_rows(node, f"{path}{name}.")]
+        else:
+            found.append((path + name, _kind(node), f"`{json.dumps(node['default'])}`", _cell(node["description"])))
+    return found
+
+
+def _kind(node: _Json) -> str:
+    if "enum" in node:
+        return ", ".join(map(str, node["enum"]))
+    kind = node["type"]
+    return " or ".join(kind) if isinstance(kind, list) else str(kind)
+
+
+def _cell(text: str) -> str:
+    return text.replace("|", "\\|")
+
+
+_README: Final = """# Penstock on Kubernetes
+
+Kafka-protocol streaming on object storage: a small quorum of controllers, brokers without disks, every byte in a bucket.
+From nothing to the first record, upgrades and scaling: [docs/kubernetes.md](../../docs/kubernetes.md). The reasons:
+[ADR 0026](../../docs/adr/0026-kubernetes.md).
+
+This file, `values.yaml` and `values.schema.json` are written by `python helm/generate.py` from `helm/schema.yaml`; a test compares.
+Unknown values are refused.
+
+## Values
+
+| value | type | default | meaning |
+|---|---|---|---|
+{values}
+
+The settings under `config.broker` and `config.controller` are those of [docs/configuration.md](../../docs/configuration.md), without
+what the chart computes; `values.schema.json` lists them with their limits.
+
+## External listeners
+
+`externalListeners` has an object for each, by its name:
+
+| value | type | meaning |
+|---|---|---|
+{external}
+"""
+
+
+def main(arguments: list[str]) -> int:
+    """Write them, or say which are not as they should be."""
+    stale = [path for path, text in generated().items() if not path.exists() or path.read_text() != text]
+    for path in stale:
+        if "--check" not in arguments:
+            path.write_text(generated()[path])
+        sys.stderr.write(f"{'stale' if '--check' in arguments else 'written'}: {path.relative_to(HERE)}\n")
+    return 1 if stale and "--check" in arguments else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

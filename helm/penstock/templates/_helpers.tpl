@@ -1,0 +1,228 @@
+{{- define "penstock.fullname" -}}
+{{- if .Values.fullnameOverride -}}
+{{- .Values.fullnameOverride | trunc 40 | trimSuffix "-" -}}
+{{- else if contains "penstock" .Release.Name -}}
+{{- .Release.Name | trunc 40 | trimSuffix "-" -}}
+{{- else -}}
+{{- printf "%s-penstock" .Release.Name | trunc 40 | trimSuffix "-" -}}
+{{- end -}}
+{{- end -}}
+
+{{- /* Who clients and operators think it is; can not be changed later: it is part of every key in the bucket. */ -}}
+{{- define "penstock.clusterId" -}}
+{{- .Values.clusterId | default (printf "%s-%s" .Release.Namespace (include "penstock.fullname" .) | trunc 64 | trimSuffix "-") -}}
+{{- end -}}
+
+{{- define "penstock.image" -}}
+{{- $image := .Values.image -}}
+{{- if $image.digest -}}
+{{- printf "%s@%s" $image.repository $image.digest -}}
+{{- else -}}
+{{- printf "%s:%s" $image.repository ($image.tag | default .Chart.AppVersion) -}}
+{{- end -}}
+{{- end -}}
+
+{{- define "penstock.selector" -}}
+app.kubernetes.io/name: penstock
+app.kubernetes.io/instance: {{ .root.Release.Name }}
+{{- with .role }}
+app.kubernetes.io/component: {{ . }}
+{{- end }}
+{{- end -}}
+
+{{- define "penstock.labels" -}}
+{{ include "penstock.selector" . }}
+app.kubernetes.io/version: {{ .root.Chart.AppVersion | quote }}
+app.kubernetes.io/managed-by: {{ .root.Release.Service }}
+app.kubernetes.io/part-of: penstock
+helm.sh/chart: {{ printf "%s-%s" .root.Chart.Name .root.Chart.Version }}
+{{- with .root.Values.commonLabels }}
+{{ toYaml . }}
+{{- end }}
+{{- end -}}
+
+{{- define "penstock.serviceAccountName" -}}
+{{- if .Values.serviceAccount.create -}}
+{{- .Values.serviceAccount.name | default (include "penstock.fullname" .) -}}
+{{- else -}}
+{{- .Values.serviceAccount.name | default "default" -}}
+{{- end -}}
+{{- end -}}
+
+{{- define "penstock.controllerHost" -}}
+{{- printf "%s-controllers.%s.svc.%s" (include "penstock.fullname" .) .Release.Namespace .Values.clusterDomain -}}
+{{- end -}}
+
+{{- define "penstock.brokerHost" -}}
+{{- printf "%s-brokers.%s.svc.%s" (include "penstock.fullname" .) .Release.Namespace .Values.clusterDomain -}}
+{{- end -}}
+
+{{- define "penstock.bootstrap" -}}
+{{- printf "%s.%s.svc.%s:%d" (include "penstock.fullname" .) .Release.Namespace .Values.clusterDomain (int .Values.listener.port) -}}
+{{- end -}}
+
+{{- /* id@host:port of each controller: with whom a new cluster begins. */ -}}
+{{- define "penstock.voters" -}}
+{{- $voters := list -}}
+{{- range $id := until (int .Values.controllers.replicas) -}}
+{{- $voters = append $voters (printf "%d@%s-controller-%d.%s:9093" $id (include "penstock.fullname" $) $id (include "penstock.controllerHost" $)) -}}
+{{- end -}}
+{{- join "," $voters -}}
+{{- end -}}
+
+{{- define "penstock.controllerAddresses" -}}
+{{- regexReplaceAll "(^|,)[0-9]+@" (include "penstock.voters" .) "${1}" -}}
+{{- end -}}
+
+{{- define "penstock.store" -}}
+{{- $store := .Values.store -}}
+{{- $parameters := list -}}
+{{- $endpoint := $store.endpoint -}}
+{{- if .Values.moto.enabled -}}
+{{- $endpoint = printf "http://%s-moto.%s.svc.%s:9000" (include "penstock.fullname" .) .Release.Namespace .Values.clusterDomain -}}
+{{- end -}}
+{{- if not $store.bucket -}}
+{{- fail "store.bucket is missing: name the bucket in which all data are, as in --set store.bucket=my-bucket; to try it out without one: -f values-dev.yaml" -}}
+{{- end -}}
+{{- with $endpoint }}{{ $parameters = append $parameters (printf "endpoint=%s" (urlquery .)) }}{{ end -}}
+{{- with $store.region }}{{ $parameters = append $parameters (printf "region=%s" (urlquery .)) }}{{ end -}}
+{{- range $name, $value := $store.parameters }}{{ $parameters = append $parameters (printf "%s=%s" $name (urlquery (toString $value))) }}{{ end -}}
+{{- printf "s3://%s%s%s" $store.bucket (ternary "" (printf "/%s" (trimAll "/" $store.prefix)) (empty $store.prefix)) (ternary "" (printf "?%s" (join "&" $parameters)) (empty $parameters)) -}}
+{{- end -}}
+
+{{- define "penstock.credentialsSecret" -}}
+{{- $credentials := .Values.store.credentials -}}
+{{- if $credentials.existingSecret -}}
+{{- $credentials.existingSecret -}}
+{{- else if or $credentials.accessKeyId .Values.moto.enabled -}}
+{{- printf "%s-store" (include "penstock.fullname" .) -}}
+{{- end -}}
+{{- end -}}
+
+{{- /* Variables that every node has: where the data are, who may read them. */ -}}
+{{- define "penstock.commonEnv" -}}
+- name: POD_NAME
+  valueFrom: {fieldRef: {fieldPath: metadata.name}}
+- name: PENSTOCK_STORE
+  value: {{ include "penstock.store" . | quote }}
+{{- with include "penstock.credentialsSecret" . }}
+- name: AWS_ACCESS_KEY_ID
+  valueFrom: {secretKeyRef: {name: {{ . }}, key: {{ $.Values.store.credentials.accessKeyIdKey }}}}
+- name: AWS_SECRET_ACCESS_KEY
+  valueFrom: {secretKeyRef: {name: {{ . }}, key: {{ $.Values.store.credentials.secretAccessKeyKey }}}}
+{{- end }}
+- name: PENSTOCK_CONFIG
+  value: /etc/penstock/penstock.toml
+- name: PENSTOCK_HEALTH_LISTENER
+  value: "0.0.0.0:9404"
+{{- end -}}
+
+{{- /* One value as TOML. */ -}}
+{{- define "penstock.toml" -}}
+{{- if kindIs "slice" . -}}
+[{{ range $index, $value := . }}{{ if $index }}, {{ end }}{{ toJson (toString $value) }}{{ end }}]
+{{- else if kindIs "string" . -}}
+{{ toJson . }}
+{{- else if kindIs "float64" . -}}
+{{ if eq (floor .) . }}{{ int64 . }}{{ else }}{{ . }}{{ end }}
+{{- else -}}
+{{ . }}
+{{- end -}}
+{{- end -}}
+
+{{- define "penstock.configFile" -}}
+{{- range $role := list "broker" "controller" }}
+[{{ $role }}]
+{{- range $name, $value := index $.Values.config $role }}
+{{ toJson $name }} = {{ include "penstock.toml" $value }}
+{{- end }}
+{{ end -}}
+{{- end -}}
+
+{{- define "penstock.podSecurity" -}}
+runAsNonRoot: true
+runAsUser: 10001
+runAsGroup: 10001
+fsGroup: 10001
+fsGroupChangePolicy: OnRootMismatch
+seccompProfile: {type: RuntimeDefault}
+{{- end -}}
+
+{{- define "penstock.containerSecurity" -}}
+allowPrivilegeEscalation: false
+readOnlyRootFilesystem: true
+runAsNonRoot: true
+capabilities: {drop: [ALL]}
+seccompProfile: {type: RuntimeDefault}
+{{- end -}}
+
+{{- /* Probes on real conditions: /startz serves, /livez can go on, /readyz should get clients (controller/health.py, broker/health.py). */ -}}
+{{- define "penstock.probes" -}}
+startupProbe:
+  httpGet: {path: /startz, port: health}
+  periodSeconds: 2
+  timeoutSeconds: 5
+  failureThreshold: 60
+livenessProbe:
+  httpGet: {path: /livez, port: health}
+  periodSeconds: 10
+  timeoutSeconds: 10
+  failureThreshold: 6
+readinessProbe:
+  httpGet: {path: /readyz, port: health}
+  periodSeconds: 3
+  timeoutSeconds: 5
+  failureThreshold: 3
+{{- end -}}
+
+{{- /* Where pods of a role may run. `soft` prefers, `hard` insists on a node of its own for each. */ -}}
+{{- define "penstock.placement" -}}
+{{- $role := .role -}}
+{{- $values := .values -}}
+{{- with $values.nodeSelector }}
+nodeSelector: {{- toYaml . | nindent 2 }}
+{{- end }}
+{{- with $values.tolerations }}
+tolerations: {{- toYaml . | nindent 2 }}
+{{- end }}
+{{- with $values.priorityClassName }}
+priorityClassName: {{ . }}
+{{- end }}
+{{- if $values.affinity }}
+affinity: {{- toYaml $values.affinity | nindent 2 }}
+{{- else if eq $values.antiAffinity "hard" }}
+affinity:
+  podAntiAffinity:
+    requiredDuringSchedulingIgnoredDuringExecution:
+      - topologyKey: kubernetes.io/hostname
+        labelSelector:
+          matchLabels: {{- include "penstock.selector" (dict "root" .root "role" $role) | nindent 12 }}
+{{- else if eq $values.antiAffinity "soft" }}
+affinity:
+  podAntiAffinity:
+    preferredDuringSchedulingIgnoredDuringExecution:
+      - weight: 100
+        podAffinityTerm:
+          topologyKey: kubernetes.io/hostname
+          labelSelector:
+            matchLabels: {{- include "penstock.selector" (dict "root" .root "role" $role) | nindent 14 }}
+{{- end }}
+{{- if ne $values.zoneSpread "none" }}
+topologySpreadConstraints:
+  - maxSkew: 1
+    topologyKey: topology.kubernetes.io/zone
+    whenUnsatisfiable: {{ ternary "DoNotSchedule" "ScheduleAnyway" (eq $values.zoneSpread "hard") }}
+    labelSelector:
+      matchLabels: {{- include "penstock.selector" (dict "root" .root "role" $role) | nindent 8 }}
+{{- end }}
+{{- end -}}
+
+{{- define "penstock.podCommon" -}}
+serviceAccountName: {{ include "penstock.serviceAccountName" . }}
+automountServiceAccountToken: false
+enableServiceLinks: false
+{{- with .Values.image.pullSecrets }}
+imagePullSecrets: {{- toYaml . | nindent 2 }}
+{{- end }}
+securityContext: {{- include "penstock.podSecurity" . | nindent 2 }}
+{{- end -}}

@@ -1,0 +1,40 @@
+{{- define "penstock.portName" -}}
+{{- printf "x-%s" (lower . | replace "_" "-") | trunc 15 | trimSuffix "-" -}}
+{{- end -}}
+
+{{- define "penstock.listeners" -}}
+{{- $listeners := list (printf "PLAINTEXT://0.0.0.0:%d" (int .Values.listener.port)) -}}
+{{- range $name, $listener := .Values.externalListeners -}}
+{{- $listeners = append $listeners (printf "%s://0.0.0.0:%d" $name (int $listener.port)) -}}
+{{- end -}}
+{{- join "," $listeners -}}
+{{- end -}}
+
+{{- /* What clients are told, computed from how they reach it. {id} is the pod's ordinal; the broker fills it in. */ -}}
+{{- define "penstock.advertised" -}}
+{{- $told := list (printf "PLAINTEXT://$(POD_NAME).%s:%d" (include "penstock.brokerHost" .) (int .Values.listener.port)) -}}
+{{- range $name, $listener := .Values.externalListeners -}}
+{{- $host := $listener.host -}}
+{{- $port := $listener.advertisedPort -}}
+{{- if eq $listener.type "NodePort" -}}
+{{- if not $listener.firstNodePort -}}
+{{- fail (printf "externalListeners.%s.firstNodePort is missing: broker N gets the node port firstNodePort + N, clients begin at firstNodePort - 1; e.g. 31001" $name) -}}
+{{- end -}}
+{{- $host = $host | default "$(HOST_IP)" -}}
+{{- $port = $port | default (printf "{id+%d}" (int $listener.firstNodePort)) -}}
+{{- else -}}
+{{- if not $host -}}
+{{- fail (printf "externalListeners.%s.host is missing: the name under which clients reach broker N, as in broker-{id}.kafka.example.com" $name) -}}
+{{- end -}}
+{{- $port = $port | default (int $listener.port) -}}
+{{- end -}}
+{{- $told = append $told (printf "%s://%s:%s" $name $host (toString $port)) -}}
+{{- end -}}
+{{- join "," $told -}}
+{{- end -}}
+
+{{- /* How many brokers may exist: each has external Services of its own. */ -}}
+{{- define "penstock.brokersMax" -}}
+{{- $brokers := .Values.brokers -}}
+{{- ternary $brokers.autoscaling.maxReplicas $brokers.replicas $brokers.autoscaling.enabled -}}
+{{- end -}}

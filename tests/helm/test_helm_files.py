@@ -1,0 +1,44 @@
+"""The chart's generated files are what the schema and the product's settings make; what it gives processes are settings that exist."""
+
+import runpy
+import subprocess
+import sys
+import tomllib
+from pathlib import Path
+
+import yaml
+
+from deploy.config.definition import ROLES, settings_of, variable_of
+
+ROOT = Path(__file__).parents[2]
+CHART = ROOT / "helm" / "penstock"
+GENERATE = ROOT / "helm" / "generate.py"
+
+
+def test_generated_files_are_up_to_date() -> None:
+    checked = subprocess.run([sys.executable, GENERATE, "--check"], capture_output=True, text=True, check=False)
+    assert checked.returncode == 0, f"{checked.stderr}\nrun: python helm/generate.py"
+
+
+def test_a_stale_file_is_found(tmp_path: Path) -> None:
+    generated = runpy.run_path(str(GENERATE))["generated"]()
+    assert {path.name for path in generated} == {"values.yaml", "values.schema.json", "README.md"}
+    assert all(path.read_text() == text for path, text in generated.items())
+
+
+def test_computed_settings_exist_and_can_not_be_given() -> None:
+    module = runpy.run_path(str(GENERATE))
+    known = {name for role in ROLES for name in settings_of(role)}
+    assert module["COMPUTED"] <= known
+    templates = "".join(path.read_text() for path in (CHART / "templates").glob("*.*"))
+    for name in module["COMPUTED"]:
+        assert variable_of(name) in templates, name
+
+
+def test_chart_image_and_package_have_one_version() -> None:
+    version = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["version"]
+    chart = yaml.safe_load((CHART / "Chart.yaml").read_text())
+    assert (chart["appVersion"], chart["version"]) == (version, version)
+    nodes = yaml.safe_load((ROOT / "deploy" / "compose.yaml").read_text())["services"]
+    assert nodes["broker-0"]["image"] == f"penstock:{version}"
+    assert f"penstock:{version}" in (ROOT / "docs" / "kubernetes.md").read_text()

@@ -1,0 +1,247 @@
+"""What the chart renders: valid for Kubernetes whatever the values, safe, and with addresses that fit together."""
+
+import itertools
+import json
+import re
+from collections.abc import Iterator
+from typing import Any
+
+import kubernetes_validate
+import pytest
+from support.chart import CHART, NAMESPACE, Object, Pod, environment, helm, named, of_kind, pod_of, render, template
+
+DEV = CHART / "values-dev.yaml"
+BUCKET = {"store.bucket": "records"}
+EXTERNAL = {
+    "NODES": {"type": "NodePort", "port": 9094, "firstNodePort": 31001},
+    "PUBLIC": {
+        "type": "LoadBalancer",
+        "port": 9095,
+        "host": "broker-{id}.kafka.example.com",
+        "advertisedPort": 443,
+        "annotations": {"external-dns.alpha.kubernetes.io/hostname": "broker-{id}.kafka.example.com"},
+        "sourceRanges": ["10.0.0.0/8"],
+    },
+    "OWN": {"type": "None", "port": 9096, "host": "{pod}.example.com"},
+}
+EVERYTHING: Object = {
+    **BUCKET,
+    "externalListeners": EXTERNAL,
+    "brokers.autoscaling.enabled": True,
+    "brokers.autoscaling.network.enabled": True,
+    "brokers.rack": "nodeLabel",
+    "networkPolicy.enabled": True,
+    "networkPolicy.clients": [{"namespaceSelector": {}}],
+    "networkPolicy.monitoring": [{"namespaceSelector": {"matchLabels": {"name": "monitoring"}}}],
+    "monitoring.serviceMonitor.enabled": True,
+    "monitoring.prometheusRule.enabled": True,
+    "monitoring.dashboards.enabled": True,
+    "store.credentials.existingSecret": "s3",
+    "store.endpoint": "http://s3:8333",
+    "serviceAccount.annotations": {"eks.amazonaws.com/role-arn": "arn:aws:iam::1:role/penstock"},
+    "controllers.extraEnv": [{"name": "AWS_CA_BUNDLE", "value": "/ca.pem"}],
+}
+CUSTOM = {"ServiceMonitor", "PrometheusRule"}
+
+
+def matrix() -> Iterator[Object]:
+    yield BUCKET
+    yield EVERYTHING
+    for replicas, anti_affinity, spread in itertools.product((1, 3, 5), ("soft", "hard", "none"), ("soft", "hard", "none")):
+        yield {
+            **BUCKET,
+            "controllers.replicas": replicas,
+            "controllers.antiAffinity": anti_affinity,
+            "brokers.zoneSpread": spread,
+            "brokers.podDisruptionBudget.enabled": replicas > 1,
+        }
+    for rack, name, moto in itertools.product(("podLabel", "nodeLabel", "none"), ("", "kafka"), (False, True)):
+        yield {**BUCKET, "brokers.rack": rack, "fullnameOverride": name, "moto.enabled": moto, "networkPolicy.enabled": True}
+
+
+def test_lint() -> None:
+    for values in ([], ["-f", DEV]):
+        helm("lint", "--strict", CHART, "--set", "store.bucket=records", *values)
+
+
+@pytest.mark.parametrize("values", list(matrix()), ids=lambda values: str(abs(hash(json.dumps(values))))[:6])
+def test_every_object_is_valid(values: Object) -> None:
+    objects = render(values)
+    assert of_kind(objects, "StatefulSet")
+    names = [(it["kind"], it["metadata"]["name"]) for it in objects]
+    assert len(set(names)) == len(names)
+    for it in objects:
+        assert len(it["metadata"]["name"]) <= 63
+        if it["kind"] not in CUSTOM:
+            kubernetes_validate.validate(it, "1.34", strict=True)
+
+
+def test_the_dev_profile_needs_nothing_else() -> None:
+    objects = render({}, DEV)
+    for it in objects:
+        kubernetes_validate.validate(it, "1.34", strict=True)
+    assert named(objects, "Deployment", "penstock-moto")
+    assert {named(objects, "StatefulSet", f"penstock-{role}")["spec"]["replicas"] for role in ("broker", "controller")} == {1}
+    broker = variables_of(objects, "broker", 0)
+    assert broker["PENSTOCK_STORE"] == f"s3://penstock?endpoint=http%3A%2F%2Fpenstock-moto.{NAMESPACE}.svc.cluster.local%3A9000"
+    assert broker["AWS_ACCESS_KEY_ID"]
+
+
+def test_the_oldest_kubernetes_that_is_allowed_takes_it() -> None:
+    for it in render(EVERYTHING, kubernetes="1.28.0"):
+        if it["kind"] not in CUSTOM:
+            kubernetes_validate.validate(it, "1.28", strict=True)
+    assert "kubeVersion" in template(BUCKET, check=False, kubernetes="1.27.0").stderr
+
+
+@pytest.mark.parametrize(
+    ("values", "said"),
+    [
+        ({}, "store.bucket is missing"),
+        ({**BUCKET, "brokers.replica": 4}, "replica"),
+        ({**BUCKET, "brokers.replicas": 0}, "minimum"),
+        ({**BUCKET, "controllers.replicas": 4}, "a cluster begins with 1, 3 or 5"),
+        ({**BUCKET, "config.broker": {"num.partitons": 3}}, "num.partitons"),
+        ({**BUCKET, "config.broker": {"num.partitions": "three"}}, "num.partitions"),
+        ({**BUCKET, "config.broker": {"advertised.listeners": "a:1"}}, "advertised.listeners"),
+        ({**BUCKET, "externalListeners": {"public": EXTERNAL["OWN"]}}, "public"),
+        ({**BUCKET, "externalListeners": {"NODES": {"type": "NodePort", "port": 9094}}}, "firstNodePort is missing"),
+        ({**BUCKET, "externalListeners": {"PUBLIC": {"type": "LoadBalancer", "port": 9094}}}, "host is missing"),
+        ({**BUCKET, "brokers.autoscaling.enabled": True, "brokers.autoscaling.cpuPercent": 0}, "needs a measure"),
+    ],
+)
+def test_wrong_values_are_refused(values: Object, said: str) -> None:
+    refused = template(values, check=False)
+    assert refused.returncode != 0
+    assert said in refused.stderr
+
+
+def containers(objects: list[Object]) -> Iterator[tuple[Object, Object]]:
+    for it in objects:
+        if it["kind"] in {"StatefulSet", "Deployment", "Pod"}:
+            pod = pod_of(it)
+            for container in [*pod.get("initContainers", []), *pod["containers"]]:
+                yield pod, container
+
+
+@pytest.mark.parametrize("values", [EVERYTHING, {**BUCKET, "moto.enabled": True}], ids=["everything", "moto"])
+def test_pods_are_confined(values: Object) -> None:
+    found = list(containers(render(values)))
+    assert len(found) >= 4
+    for pod, container in found:
+        assert pod["securityContext"]["runAsNonRoot"]
+        assert pod["securityContext"]["runAsUser"] >= 10_000
+        assert pod["securityContext"]["seccompProfile"] == {"type": "RuntimeDefault"}
+        assert pod["automountServiceAccountToken"] is False
+        assert pod["enableServiceLinks"] is False, "PENSTOCK_* variables of Services are not settings"
+        security = container["securityContext"]
+        assert security["readOnlyRootFilesystem"]
+        assert security["capabilities"] == {"drop": ["ALL"]}
+        assert security["allowPrivilegeEscalation"] is False
+        assert container["resources"]["limits"]["memory"]
+        assert ":latest" not in container["image"]
+
+
+def test_brokers_have_no_volume_and_controllers_a_small_one() -> None:
+    objects = render(BUCKET)
+    broker, controller = (named(objects, "StatefulSet", f"penstock-{role}") for role in ("broker", "controller"))
+    assert "volumeClaimTemplates" not in broker["spec"]
+    assert {next(iter(set(volume) - {"name"})) for volume in pod_of(broker)["volumes"]} == {"configMap", "emptyDir"}
+    assert controller["spec"]["volumeClaimTemplates"][0]["spec"]["resources"]["requests"]["storage"] == "2Gi"
+    assert controller["spec"]["podManagementPolicy"] == "Parallel"
+    assert named(objects, "Service", "penstock-controllers")["spec"]["publishNotReadyAddresses"] is True
+
+
+def variables_of(objects: list[Object], role: str, ordinal: int, **pod: Any) -> dict[str, str]:
+    workload = named(objects, "StatefulSet", f"penstock-{role}")
+    return environment(pod_of(workload)["containers"][0], Pod.of(workload, ordinal, **pod), objects)
+
+
+def test_addresses_fit_together() -> None:
+    objects = render({**BUCKET, "externalListeners": EXTERNAL, "brokers.replicas": 4})
+    controllers = [variables_of(objects, "controller", ordinal) for ordinal in range(3)]
+    told = [variables["PENSTOCK_ADVERTISED_LISTENERS"].removeprefix("CONTROLLER://") for variables in controllers]
+    assert told[0] == f"penstock-controller-0.penstock-controllers.{NAMESPACE}.svc.cluster.local:9093"
+    voters = ",".join(f"{ordinal}@{address}" for ordinal, address in enumerate(told))
+    assert {variables["PENSTOCK_CONTROLLER_QUORUM_VOTERS"] for variables in controllers} == {voters}
+    broker = variables_of(objects, "broker", 2, zone="b", host_ip="10.0.0.7")
+    assert broker["PENSTOCK_CONTROLLER_QUORUM_BOOTSTRAP_SERVERS"] == ",".join(told)
+    assert (broker["PENSTOCK_NODE_ID"], broker["PENSTOCK_BROKER_RACK"]) == ("2", "b")
+    assert broker["PENSTOCK_ADVERTISED_LISTENERS"].split(",") == [
+        f"PLAINTEXT://penstock-broker-2.penstock-brokers.{NAMESPACE}.svc.cluster.local:9092",
+        "NODES://10.0.0.7:{id+31001}",
+        "OWN://{pod}.example.com:9096",
+        "PUBLIC://broker-{id}.kafka.example.com:443",
+    ]
+    listened = dict(part.split("://0.0.0.0:") for part in broker["PENSTOCK_LISTENERS"].split(","))
+    assert listened == {"PLAINTEXT": "9092", "NODES": "9094", "PUBLIC": "9095", "OWN": "9096"}
+
+
+def test_external_services_lead_to_their_brokers() -> None:
+    objects = render({**BUCKET, "externalListeners": EXTERNAL, "brokers.replicas": 4})
+    ports = {it["name"]: it["containerPort"] for it in pod_of(named(objects, "StatefulSet", "penstock-broker"))["containers"][0]["ports"]}
+    for ordinal in range(4):
+        service = named(objects, "Service", f"penstock-nodes-{ordinal}")["spec"]
+        assert service["selector"]["apps.kubernetes.io/pod-index"] == str(ordinal)
+        assert service["ports"][0]["nodePort"] == 31001 + ordinal
+        assert ports[service["ports"][0]["targetPort"]] == 9094
+    assert named(objects, "Service", "penstock-nodes-bootstrap")["spec"]["ports"][0]["nodePort"] == 31000
+    public = named(objects, "Service", "penstock-public-3")
+    assert public["metadata"]["annotations"] == {"external-dns.alpha.kubernetes.io/hostname": "broker-3.kafka.example.com"}
+    assert not [it for it in of_kind(objects, "Service") if it["metadata"]["name"].startswith("penstock-own")]
+    scaled = render({**EVERYTHING, "brokers.autoscaling.maxReplicas": 7})
+    assert named(scaled, "Service", "penstock-nodes-6")
+    assert "replicas" not in named(scaled, "StatefulSet", "penstock-broker")["spec"]
+
+
+def test_a_broker_has_time_to_drain() -> None:
+    for seconds in (30, 300):
+        objects = render({**BUCKET, "brokers.drainSeconds": seconds})
+        pod = pod_of(named(objects, "StatefulSet", "penstock-broker"))
+        pause_s = int(pod["containers"][0]["lifecycle"]["preStop"]["exec"]["command"][1])
+        drain_ms = int(variables_of(objects, "broker", 0)["PENSTOCK_SHUTDOWN_TIMEOUT_MS"])
+        assert drain_ms == seconds * 1_000
+        assert pod["terminationGracePeriodSeconds"] > pause_s + seconds
+
+
+def test_probes_leave_time_for_what_they_ask() -> None:
+    from broker.health import STORE_TIMEOUT_S
+
+    for _, container in containers(render(BUCKET)):
+        if container["name"] in {"broker", "controller"}:
+            probes = {name: container[f"{name}Probe"]["httpGet"]["path"] for name in ("startup", "liveness", "readiness")}
+            assert probes == {"startup": "/startz", "liveness": "/livez", "readiness": "/readyz"}
+            assert container["readinessProbe"]["timeoutSeconds"] > STORE_TIMEOUT_S
+
+
+def test_settings_roll_the_pods_that_have_them() -> None:
+    def sums(values: Object) -> dict[str, str]:
+        objects = render({**BUCKET, **values})
+        return {
+            role: named(objects, "StatefulSet", f"penstock-{role}")["spec"]["template"]["metadata"]["annotations"]["checksum/config"]
+            for role in ("broker", "controller")
+        }
+
+    before, after = sums({}), sums({"config.broker": {"num.partitions": 3}})
+    assert before["broker"] != after["broker"]
+    assert before["controller"] == after["controller"]
+
+
+def test_monitoring_finds_every_node_once() -> None:
+    objects = render(EVERYTHING)
+    monitor = of_kind(objects, "ServiceMonitor")[0]["spec"]
+    wanted = monitor["selector"]["matchLabels"]
+    found = [
+        it["metadata"]["name"]
+        for it in of_kind(objects, "Service")
+        if wanted.items() <= it["metadata"]["labels"].items() and any(port["name"] == "health" for port in it["spec"]["ports"])
+    ]
+    assert sorted(found) == ["penstock-brokers", "penstock-controllers"]
+    assert of_kind(objects, "PrometheusRule")[0]["spec"]["groups"]
+    dashboards = [it for it in of_kind(objects, "ConfigMap") if it["metadata"]["labels"].get("grafana_dashboard") == "1"]
+    assert [json.loads(text)["title"] for it in dashboards for text in it["data"].values()]
+
+
+def test_no_name_of_a_release_is_lost() -> None:
+    objects = render({**BUCKET, "fullnameOverride": "kafka"})
+    assert {re.split("-", it["metadata"]["name"])[0] for it in objects if it["kind"] != "ClusterRole"} == {"kafka"}

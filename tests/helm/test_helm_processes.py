@@ -1,0 +1,147 @@
+"""The chart's own commands, variables and probes, with real processes in the place of pods."""
+
+import shutil
+import threading
+import time
+from pathlib import Path
+
+import pytest
+from confluent_kafka import Consumer, KafkaError, Message, Producer
+from confluent_kafka.admin import AdminClient
+from support.chart import render
+from support.chart_cluster import ChartCluster
+
+VALUES = {
+    "store.bucket": "records",
+    "moto.enabled": True,
+    "brokers.replicas": 2,
+    "config.broker": {"group.initial.rebalance.delay.ms": 0},
+    "externalListeners": {"NODES": {"type": "NodePort", "port": 9094, "firstNodePort": 31001}},
+}
+
+
+class Load:
+    """Produces numbers until it is stopped; `failed` has every error that a delivery report told."""
+
+    def __init__(self, bootstrap: str, topic: str) -> None:
+        self._producer = Producer({"bootstrap.servers": bootstrap, "enable.idempotence": True, "delivery.timeout.ms": 30_000})
+        self._topic = topic
+        self._stopping = threading.Event()
+        self._thread = threading.Thread(target=self._run)
+        self.acknowledged: set[int] = set()
+        self.failed: list[KafkaError] = []
+        self._thread.start()
+
+    def _run(self) -> None:
+        number = 0
+        while not self._stopping.is_set():
+            self._producer.produce(self._topic, b"%d" % number, on_delivery=self._delivered)
+            number += 1
+            self._producer.poll(0.005)
+        self._producer.flush(40)
+
+    def _delivered(self, error: KafkaError | None, message: Message) -> None:
+        if error is not None:
+            self.failed.append(error)
+        else:
+            self.acknowledged.add(int(message.value() or b""))
+
+    def wait(self, more: int) -> None:
+        """Until so many more are acknowledged."""
+        aim, deadline = len(self.acknowledged) + more, time.monotonic() + 60
+        while len(self.acknowledged) < aim:
+            assert time.monotonic() < deadline, (len(self.acknowledged), aim, self.failed)
+            time.sleep(0.01)
+
+    def stop(self) -> list[int]:
+        self._stopping.set()
+        self._thread.join()
+        return sorted(self.acknowledged)
+
+
+def consume(bootstrap: str, topic: str, count: int) -> list[int]:
+    consumer = Consumer(
+        {"bootstrap.servers": bootstrap, "group.id": "g", "auto.offset.reset": "earliest", "isolation.level": "read_committed"}
+    )
+    consumer.subscribe([topic])
+    found: list[int] = []
+    deadline = time.monotonic() + 60
+    while len(found) < count and time.monotonic() < deadline:
+        found += [int(message.value() or b"") for message in consumer.consume(1_000, 0.2) if message.error() is None]
+    consumer.close()
+    return sorted(found)
+
+
+@pytest.mark.timeout(400)
+def test_a_controller_that_lost_its_volume_comes_back(tmp_path: Path) -> None:
+    """As docs/kubernetes.md says: the others no longer found a cluster, the lost one joins theirs and is let in again."""
+    one_broker = {**VALUES, "brokers.replicas": 1}
+    with ChartCluster(render(one_broker), tmp_path) as cluster:
+        cluster.wait_ready()
+        cluster.stop("penstock-controller-2")
+        shutil.rmtree(tmp_path / "penstock-controller-2")
+        cluster.upgrade(render({**one_broker, "controllers.founding": False}))
+        cluster.roll("controller")
+        others = f"127.0.0.1:{cluster.port('penstock-controller-0', 9093)},127.0.0.1:{cluster.port('penstock-controller-1', 9093)}"
+        cluster.command("controller", "remove", "2", "--controller", others)
+        cluster.start("penstock-controller", 2)
+        cluster.command("controller", "add", "2", "--controller", others, retry=True)
+        cluster.wait_ready()
+        assert "[0,1,2]" in cluster.command("controller", "status", "--controller", others).partition("CurrentObservers")[0]
+        assert "three records came back" in cluster.run_test()
+
+
+@pytest.mark.timeout(600)
+def test_helm_test_rolling_upgrade_and_scale(tmp_path: Path) -> None:
+    """A cluster from the chart passes its own `helm test`; every broker and controller is replaced, and brokers come and go, under load."""
+    with ChartCluster(render(VALUES), tmp_path) as cluster:
+        cluster.wait_ready()
+        assert "three records came back" in cluster.run_test()
+        brokers = AdminClient({"bootstrap.servers": cluster.bootstrap}).list_topics(timeout=10).brokers
+        assert {(it.id, it.host, it.port) for it in brokers.values()} == {
+            (ordinal, "127.0.0.1", cluster.port(f"penstock-broker-{ordinal}", 9092)) for ordinal in range(2)
+        }
+        load = Load(cluster.bootstrap, "numbers")
+        load.wait(200)
+        cluster.roll("broker")
+        load.wait(200)
+        cluster.roll("controller")
+        cluster.scale("broker", 3)
+        load.wait(200)
+        cluster.scale("broker", 1)
+        load.wait(200)
+        sent = load.stop()
+        assert load.failed == []
+        assert consume(cluster.bootstrap, "numbers", len(sent)) == sent
+        outside = f"127.0.0.1:{cluster.port('penstock-broker-0', 9094)}"
+        told = AdminClient({"bootstrap.servers": outside}).list_topics(timeout=10).brokers
+        assert {(it.id, it.host, it.port) for it in told.values()} == {(0, "127.0.0.1", 31001)}
+
+
+def test_probes_say_what_is_wrong(tmp_path: Path) -> None:
+    """Without controllers a broker is alive and not started; without its store it is not ready; both name the reason."""
+    values = {**VALUES, "brokers.replicas": 1, "controllers.replicas": 1}
+    with ChartCluster(render(values), tmp_path) as cluster:
+        cluster.wait_ready()
+        cluster.running["penstock-moto-0"].process.kill()
+        cluster.running["penstock-moto-0"].process.wait()
+        deadline = time.monotonic() + 60
+        while (said := cluster.probe("penstock-broker-0", "readiness"))[0] == 200:
+            assert time.monotonic() < deadline, "a store that is gone goes unnoticed"
+            time.sleep(0.2)
+        assert said[0] == 503
+        assert "the store" in said[1]
+        assert cluster.probe("penstock-broker-0", "liveness")[0] == 200, "a new process would not mend the store"
+
+
+def test_a_broker_without_controllers_is_alive_and_not_started(tmp_path: Path) -> None:
+    values = {**VALUES, "brokers.replicas": 1, "controllers.replicas": 1}
+    objects = [it for it in render(values) if it["metadata"]["name"] != "penstock-controller"]
+    with ChartCluster(objects, tmp_path) as cluster:
+        deadline = time.monotonic() + 60
+        while (said := cluster.probe("penstock-broker-0", "startup"))[0] == 0:
+            assert time.monotonic() < deadline
+            time.sleep(0.05)
+        assert said == (503, "the broker looks for a controller, or catches up with its metadata\n")
+        assert cluster.probe("penstock-broker-0", "readiness")[0] == 503
+        assert cluster.probe("penstock-broker-0", "liveness")[0] == 200

@@ -1,0 +1,151 @@
+"""The Dockerfile without a container engine: linted, and its very steps run in a clean directory and a fresh virtual environment."""
+
+import os
+import re
+import shlex
+import shutil
+import subprocess
+import sys
+from dataclasses import dataclass, field
+from fnmatch import fnmatch
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[2]
+DOCKERFILE = ROOT / "deploy" / "Dockerfile"
+PINNED = re.compile(r"[a-z0-9./-]+(:[0-9]+\.[0-9]+(\.[0-9]+)?[a-z0-9.-]*|@sha256:[0-9a-f]{64})\Z")
+
+
+@dataclass
+class Stage:
+    base: str
+    name: str
+    steps: list[tuple[str, str]] = field(default_factory=list)
+
+    def last(self, instruction: str) -> str:
+        return next(rest for found, rest in reversed(self.steps) if found == instruction)
+
+
+def stages() -> list[Stage]:
+    found: list[Stage] = []
+    lines = [line for line in DOCKERFILE.read_text().replace("\\\n", " ").splitlines() if line and not line.startswith("#")]
+    for line in lines:
+        instruction, _, rest = line.partition(" ")
+        if instruction == "FROM":
+            base, _, name = rest.partition(" AS ")
+            found.append(Stage(base, name))
+        else:
+            found[-1].steps.append((instruction, rest.strip()))
+    return found
+
+
+def test_lint() -> None:
+    build, final = stages()
+    for stage in (build, final):
+        assert PINNED.match(stage.base), f"{stage.base} is not pinned"
+        for instruction, rest in stage.steps:
+            assert instruction in {"RUN", "COPY", "ENV", "WORKDIR", "USER", "EXPOSE", "ENTRYPOINT", "CMD", "LABEL"}, instruction
+            assert not re.search(r"\b(apt-get|curl|wget|sudo)\b", rest), f"{rest}: the base image has what is needed"
+            if instruction == "WORKDIR":
+                assert rest.startswith("/")
+    assert "-slim" in final.base
+    assert "RUN" not in {instruction for instruction, _ in final.steps}, "what builds stays in the first stage"
+    user, group = final.last("USER").split(":")
+    assert int(user) >= 10_000
+    assert int(group) >= 10_000, "numbers: Kubernetes can not look a name up"
+    assert final.last("ENTRYPOINT") == '["penstock"]'
+    assert [instruction for instruction, _ in final.steps].index("USER") > 0
+
+
+def test_the_chart_runs_as_the_images_user() -> None:
+    helpers = (ROOT / "helm" / "penstock" / "templates" / "_helpers.tpl").read_text()
+    user = stages()[-1].last("USER").split(":")[0]
+    assert f"runAsUser: {user}" in helpers
+    assert f"fsGroup: {user}" in helpers
+
+
+def sources(rest: str) -> tuple[list[str], str]:
+    *found, target = [word for word in shlex.split(rest) if not word.startswith("--")]
+    return found, target
+
+
+def test_copied_files_exist_and_pass_the_ignore_file() -> None:
+    patterns = Path(f"{DOCKERFILE}.dockerignore").read_text().split()
+    for instruction, rest in stages()[0].steps:
+        if instruction == "COPY":
+            for source in sources(rest)[0]:
+                assert (ROOT / source).exists(), source
+                assert f"!{source}" in patterns, f"{source} is ignored"
+    import tomllib
+
+    packages = tomllib.loads((ROOT / "pyproject.toml").read_text())["tool"]["hatch"]["build"]["targets"]["wheel"]["packages"]
+    copied = {source for instruction, rest in stages()[0].steps if instruction == "COPY" for source in sources(rest)[0]}
+    assert set(packages) <= copied
+
+
+class Builder:
+    """Runs the steps of a stage with a directory in the place of the root."""
+
+    def __init__(self, root: Path) -> None:
+        self.root = root
+        self.directory = root
+        tools = root / "tools"
+        tools.mkdir()
+        (tools / "python").symlink_to(sys.executable)
+        self.environment = {"PATH": f"{tools}:/usr/bin:/bin", "HOME": str(root), **_network()}
+
+    def here(self, text: str) -> str:
+        return re.sub(r"(?<![\w.:/])/(opt|src|var)\b", lambda found: f"{self.root}/{found[1]}", text)
+
+    def run(self, stage: Stage) -> None:
+        for instruction, rest in stage.steps:
+            if instruction == "WORKDIR":
+                self.directory = Path(self.here(rest))
+                self.directory.mkdir(parents=True, exist_ok=True)
+            elif instruction == "COPY" and "--from" not in rest:
+                self._copy(rest)
+            elif instruction == "RUN":
+                done = subprocess.run(
+                    ["sh", "-c", self.here(rest)], cwd=self.directory, env=self.environment, capture_output=True, text=True, check=False
+                )
+                assert done.returncode == 0, f"{rest}\n{done.stdout}{done.stderr}"
+
+    def _copy(self, rest: str) -> None:
+        found, target = sources(rest)
+        for source in found:
+            if (ROOT / source).is_dir():
+                shutil.copytree(ROOT / source, self.directory / target, ignore=_ignored)
+            else:
+                shutil.copy(ROOT / source, self.directory / target)
+
+
+def _ignored(_directory: str, names: list[str]) -> list[str]:
+    return [name for name in names if fnmatch(name, "__pycache__")]
+
+
+def _network() -> dict[str, str]:
+    """How this machine reaches a package index: part of the machine, not of the image."""
+    return {name: value for name, value in os.environ.items() if name.lower().endswith("_proxy") or name.startswith(("PIP_", "SSL_"))}
+
+
+@pytest.mark.timeout(400)
+def test_its_steps_make_a_penstock_that_runs(tmp_path: Path) -> None:
+    builder = Builder(tmp_path)
+    build, final = stages()
+    builder.run(build)
+    bin_directory = Path(builder.here(final.last("ENV").partition("PATH=")[2].partition(":")[0]))
+    penstock = bin_directory / "penstock"
+    clean = {"PATH": f"{bin_directory}:/usr/bin:/bin", "HOME": str(tmp_path / "home")}
+
+    def said(*arguments: str) -> str:
+        done = subprocess.run(arguments, cwd="/", env=clean, capture_output=True, text=True, check=False, timeout=60)
+        assert done.returncode == 0, done.stderr
+        return done.stdout
+
+    shutil.rmtree(tmp_path / "src")  # nothing of the build is needed to run
+    assert said(str(penstock), "--version").startswith("penstock ")
+    assert "--advertised-listeners" in said(str(penstock), "broker", "--help")
+    assert "--controller-quorum-voters" in said(str(penstock), "controller", "--help")
+    assert "--bucket" in said(str(bin_directory / "python"), "-m", "deploy.cluster.moto_store", "--help")
+    assert not list((tmp_path / "opt").rglob("pip/__init__.py")), "nothing installs packages in a container"

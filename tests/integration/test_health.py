@@ -1,0 +1,125 @@
+"""Health over HTTP: what a broker says of itself while it loses what it needs, and that nobody slows it down by asking."""
+
+import asyncio
+import socket
+from pathlib import Path
+
+import pytest
+from support.cluster import Cluster, until
+
+from broker.health import BrokerHealth, StoreProbe
+from broker.node import Broker
+from deploy import health
+from deploy.errors import PortTaken
+from deploy.health import HttpServer, routes_of, serve_at
+from objectstore.errors import Unavailable
+
+
+async def ask(port: int, request: str) -> tuple[int, str]:
+    """Status and body; 0 if the connection was closed without an answer."""
+    reader, writer = await asyncio.open_connection("127.0.0.1", port)
+    try:
+        writer.write(request.encode())
+        answer = (await reader.read()).decode()
+    except ConnectionError:
+        answer = ""
+    finally:
+        writer.close()
+    head, _, body = answer.partition("\r\n\r\n")
+    return (int(head.split()[1]) if head else 0), body
+
+
+async def get(port: int, path: str) -> tuple[int, str]:
+    return await ask(port, f"GET {path} HTTP/1.1\r\nHost: x\r\n\r\n")
+
+
+class Store:
+    """A store that can be told to refuse, and counts what was asked."""
+
+    def __init__(self) -> None:
+        self.asked = 0
+        self.refuses = False
+
+    async def put(self) -> None:
+        self.asked += 1
+        if self.refuses:
+            raise Unavailable("put", "probe", "no route to the store")
+
+
+def healthy(broker: Broker, store: Store) -> BrokerHealth:
+    it = BrokerHealth()
+    it.started(broker, StoreProbe(store.put))
+    return it
+
+
+async def test_a_broker_is_ready_until_it_loses_its_session(tmp_path: Path) -> None:
+    async with (
+        Cluster(tmp_path, controller_settings={"session_timeout_ms": 2_000, "heartbeat_interval_ms": 300}) as cluster,
+        serve_at("127.0.0.1", 0)(healthy(cluster.broker, Store())) as port,
+    ):
+        assert isinstance(port, int)
+        for path in ("/startz", "/livez", "/readyz", "/readyz?verbose"):
+            assert await get(port, path) == (200, "ok\n")
+        await cluster.stop_controller()
+        await until(lambda: not cluster.broker.follower.can_write())
+        status, reason = await get(port, "/readyz")
+        assert status == 503
+        assert "session" in reason
+        assert await get(port, "/livez") == (200, "ok\n"), "it waits for a controller: a new process could do no more"
+
+
+async def test_the_store_is_asked_once_for_many_questions_and_its_refusal_is_told(tmp_path: Path) -> None:
+    async with Cluster(tmp_path) as cluster:
+        store = Store()
+        it = healthy(cluster.broker, store)
+        answers = await asyncio.gather(*(it.not_ready() for _ in range(20)))
+        assert answers == [[]] * 20
+        assert store.asked == 1
+        store, refused = Store(), BrokerHealth()
+        store.refuses = True
+        refused.started(cluster.broker, StoreProbe(store.put))
+        assert "no route to the store" in (await refused.not_ready())[0]
+        store.refuses = False
+        assert await refused.not_ready() == [], "a refusal is not remembered"
+
+
+async def test_one_that_leaves_wants_no_new_clients_but_lives(tmp_path: Path) -> None:
+    async with Cluster(tmp_path) as cluster:
+        it = healthy(cluster.broker, Store())
+        it.stopping()
+        assert "leaving" in (await it.not_ready())[0]
+        assert it.not_alive() == []
+
+
+async def test_before_there_is_a_broker() -> None:
+    it = BrokerHealth()
+    assert it.not_started()
+    assert it.not_alive() == []
+    assert await it.not_ready() == it.not_started()
+
+
+async def test_who_asks_badly_gets_no_further(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(health, "CONNECTIONS_MAX", 3)
+    server = HttpServer(routes_of(BrokerHealth()))
+    port = await server.start("127.0.0.1", 0)
+    try:
+        assert await get(port, "/nothing") == (404, "/startz\n/livez\n/readyz\n")
+        assert (await ask(port, "POST /livez HTTP/1.1\r\n\r\n"))[0] == 405
+        assert (await ask(port, "\r\n\r\n"))[0] == 400
+        assert (await ask(port, "HEAD /livez HTTP/1.1\r\n\r\n")) == (200, "")
+        assert (await ask(port, "GET /livez" + "x" * health.REQUEST_BYTES_MAX * 2))[0] == 0
+        silent = [await asyncio.open_connection("127.0.0.1", port) for _ in range(3)]
+        await until(lambda: len(server._open) == 3)
+        assert (await get(port, "/livez"))[0] == 0, "there is no more room"
+        for _, writer in silent:
+            writer.close()
+        await until(lambda: not server._open)
+        assert (await get(port, "/livez"))[0] == 200
+    finally:
+        await server.stop()
+
+
+async def test_a_port_that_is_taken_is_said_plainly() -> None:
+    with socket.create_server(("127.0.0.1", 0)) as taken, pytest.raises(PortTaken, match="--health-listener"):
+        async with serve_at("127.0.0.1", taken.getsockname()[1])(BrokerHealth()):
+            pass

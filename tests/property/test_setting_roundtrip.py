@@ -1,0 +1,76 @@
+"""A value that was written down, for tools or for people, is read back as it was; what is outside the limits is refused."""
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from stream.setting import Kind, Setting, SettingInvalid, parse, shown, text_of
+
+NUMBERS = st.sampled_from([Kind.INT, Kind.DURATION, Kind.BYTES])
+WORDS = st.text(st.characters(categories=("L", "N"), include_characters=":/.-"), min_size=1, max_size=12)
+
+
+@given(NUMBERS, st.integers(-(2**40), 2**50))
+def test_numbers(kind: Kind, value: int) -> None:
+    setting = Setting("x", kind)
+    assert parse(setting, text_of(setting, value)) == parse(setting, shown(setting, value)) == parse(setting, value) == value
+
+
+@given(st.lists(WORDS, max_size=5))
+def test_lists(parts: list[str]) -> None:
+    setting = Setting("x", Kind.LIST)
+    assert parse(setting, text_of(setting, tuple(parts))) == parse(setting, parts) == tuple(parts)
+
+
+@given(st.booleans())
+def test_booleans(value: bool) -> None:
+    setting = Setting("x", Kind.BOOL)
+    assert parse(setting, text_of(setting, value)) is parse(setting, value) is value
+
+
+@given(NUMBERS, st.integers(-50, 150))
+def test_limits(kind: Kind, value: int) -> None:
+    setting = Setting("x", kind, 0, 100)
+    if 0 <= value <= 100:
+        assert parse(setting, value) == value
+    else:
+        with pytest.raises(SettingInvalid, match="0 to 100"):
+            parse(setting, value)
+
+
+@given(
+    st.sampled_from(list(Kind)), st.one_of(st.text(max_size=20), st.integers(), st.floats(), st.booleans(), st.none(), st.lists(st.text()))
+)
+def test_whatever_is_given_is_read_or_refused(kind: Kind, value: object) -> None:
+    setting = Setting("x", kind, 0, 1_000, choices=("a", "b"))
+    try:
+        found = parse(setting, value)
+    except SettingInvalid:
+        return
+    assert parse(setting, text_of(setting, found)) == found
+
+
+@pytest.mark.parametrize(
+    ("kind", "text", "value"),
+    [
+        (Kind.BYTES, "8MiB", 8 << 20),
+        (Kind.BYTES, "1.5 GiB", 3 << 29),
+        (Kind.BYTES, "10MB", 10_000_000),
+        (Kind.BYTES, "65_536", 65_536),
+        (Kind.DURATION, "250", 250),
+        (Kind.DURATION, "1.5s", 1_500),
+        (Kind.DURATION, "7d", 604_800_000),
+        (Kind.BOOL, "TRUE", True),
+        (Kind.LIST, "a:1, b:2,", ("a:1", "b:2")),
+    ],
+)
+def test_forms(kind: Kind, text: str, value: object) -> None:
+    assert parse(Setting("x", kind), text) == value
+
+
+@pytest.mark.parametrize(
+    ("kind", "text"), [(Kind.BYTES, "8M"), (Kind.BYTES, "1.3B"), (Kind.DURATION, "5m"), (Kind.INT, "1s"), (Kind.INT, "1.5"), (Kind.INT, "")]
+)
+def test_forms_that_could_be_misread_are_refused(kind: Kind, text: str) -> None:
+    with pytest.raises(SettingInvalid):
+        parse(Setting("x", kind), text)

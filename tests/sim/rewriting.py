@@ -1,0 +1,103 @@
+"""A job that is no broker rewrites ranges: with metadata of a while ago, slowly, several at once; it may stand still or die at any point.
+
+Plans as it pleases (any neighbours of a partition, many times over); reads, writes and commits with the product's own functions.
+"""
+
+import asyncio
+from random import Random
+from typing import TYPE_CHECKING
+
+from controller.errors import ControllerError
+from controller.rpc.client import ControllerClient
+from deploy.errors import DeployError
+from deploy.rewrite import ControllerRewrites
+from objectstore.errors import ObjectStoreError
+from stream.compaction.plan import Merge
+from stream.errors import StreamError
+from stream.ids import Millis, StreamId
+from stream.spark.compact.job import RewriteResult, RewriteTask, rewrite
+from stream.spark.compact.run import Exchange
+from tests.sim.control import addresses
+from tests.sim.limits import PREPARED_TTL_MS
+from tests.sim.loop import Process
+from tests.sim.store import SimStore
+
+if TYPE_CHECKING:
+    from tests.sim.world import World
+
+SOURCES_MAX = 6
+_READ_FROM_STORE_MAX = 1_000
+
+
+class SimRewriter:
+    def __init__(self, world: "World", number: int) -> None:
+        self.world = world
+        self.rng = Random(f"{world.seed}/rewriter/{number}")
+        self.process = Process(f"rewriter{number}")
+        self.process.network = world.network
+        self.skew_ms = world.draw_skew_ms(self.rng)
+        self.store = SimStore(world.bucket, world.weather, self.rng, world.trace)
+
+    def start(self) -> None:
+        self.world.processes.append(self.process)
+        self.world.loop.call_soon(lambda: self.world.loop.create_task(self._run()), context=self.process.context())
+
+    def now_ms(self) -> Millis:
+        return self.world.now_ms(self.skew_ms)
+
+    async def _run(self) -> None:
+        client = ControllerClient(addresses(self.world.limits.controllers), rng=self.rng)
+        try:
+            for stream_id, merges in self._planned():
+                await asyncio.sleep(self.rng.choice((0.0, 0.5, 3.0)))
+                await self._rewrite(ControllerRewrites(client), stream_id, merges)
+        except (ControllerError, DeployError, StreamError, ObjectStoreError, TimeoutError) as error:
+            self.world.trace("rewriter gives up", self.process.name, type(error).__name__)
+
+    def _planned(self) -> list[tuple[StreamId, list[Merge]]]:
+        """Runs of neighbours in some partitions, as a manifest of now would show them."""
+        image = self.world.metadata.image
+        topic = image.topics.by_name(self.world.parts[0][0])
+        if topic is None:
+            return []
+        found: list[tuple[StreamId, list[Merge]]] = []
+        for partition in self.rng.sample(list(topic.partitions), self.rng.randint(1, len(topic.partitions))):
+            stream = image.streams.known(partition.data_stream_id)
+            ranges = image.find_ranges(stream.stream_id, stream.start_offset, stream.end_offset, _READ_FROM_STORE_MAX)
+            merges: list[Merge] = []
+            while ranges:
+                count = self.rng.randint(1, SOURCES_MAX)
+                taken, ranges = ranges[:count], ranges[count:]
+                if self.rng.random() < 0.7:
+                    merges.append(Merge(tuple(taken)))
+            if merges:
+                found.append((stream.stream_id, merges))
+        return found
+
+    async def _rewrite(self, metadata: ControllerRewrites, stream_id: StreamId, merges: list[Merge]) -> None:
+        prepared = await metadata.prepare(len(merges), PREPARED_TTL_MS)
+        began_ms = self.now_ms()
+        exchanges: list[Exchange] = []
+        for merge, target in zip(merges, prepared, strict=True):
+            result = await self._written(RewriteTask(0, merge, target, began_ms, began_ms + PREPARED_TTL_MS // 2))
+            if result.new is not None:
+                exchanges.append(Exchange(result.new, merge.sources))
+            elif not result.gone:
+                self.world.fail(f"{self.process.name} finds damage: {result.detail}")
+        if not exchanges:
+            return
+        await asyncio.sleep(self.rng.choice((0.0, 0.0, 1.0)))
+        conflicts = await metadata.commit(stream_id, exchanges)
+        self.world.trace("rewritten", self.process.name, stream_id, [not conflict for conflict in conflicts])
+        if self.rng.random() < 0.3:
+            again = await metadata.commit(stream_id, exchanges)
+            if [not text for text, was in zip(again, conflicts, strict=True) if not was].count(False) and not self._is_deleted(stream_id):
+                self.world.fail(f"{self.process.name} repeats a commit and hears {again}")
+
+    async def _written(self, task: RewriteTask) -> RewriteResult:
+        if self.rng.random() < 0.1:
+            await rewrite(self.store, task, self.now_ms)  # an attempt that is repeated
+        return await rewrite(self.store, task, self.now_ms)
+
+    def _is_deleted(self, stream_id: StreamId) -> bool:
+        return self.world.metadata.image.streams.get(stream_id) is None

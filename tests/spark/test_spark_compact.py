@@ -1,0 +1,209 @@
+"""`penstock compact` on a cluster of processes: the log stays what it is, while clients work and drivers die."""
+
+import asyncio
+import json
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+from pyspark.sql import SparkSession
+from support.ack_recorder import PacedLoad, check, read_back
+from support.dev_cluster import PENSTOCK, penstock
+from support.history import orphaned_objects
+from support.hurried_cluster import HurriedCluster
+from support.threaded_cluster import until
+
+from controller.metadata.image import MetadataImage
+from controller.metadata.objects import ObjectPhase
+from deploy.metadata import look
+from deploy.rewrite import Target, rewrite_topic
+from objectstore.url import open_store
+from stream.manifest.view import ClusterView
+from stream.reader import scan
+from stream.spark.compact.plan import RewriteOptions
+from stream.spark.table.engines import SparkEngine
+
+ROOT = Path(__file__).resolve().parents[2]
+PARTITIONS = [0, 1]
+MANY = 12
+KILLED = """
+import os, signal, sys
+from stream.spark.compact import job, run
+from deploy import rewrite
+
+def die(*_):
+    os.kill(os.getpid(), signal.SIGKILL)
+
+class Dying(rewrite.ControllerRewrites):
+    async def commit(self, stream_id, exchanges):
+        if where == "before the commit":
+            die()
+        answer = await super().commit(stream_id, exchanges)
+        die()
+
+where, sys.argv[1:] = sys.argv[1], sys.argv[2:]
+if where == "between two objects":
+    written = rewrite.RewriteJob.__call__
+    rewrite.RewriteJob.__call__ = lambda *arguments: (written(*arguments), die())
+rewrite.ControllerRewrites = Dying
+from deploy.cli import main
+main()
+"""
+
+pytestmark = pytest.mark.timeout(400)
+
+
+@pytest.fixture(scope="module")
+def cluster() -> Iterator[HurriedCluster]:
+    with HurriedCluster() as started:
+        yield started
+
+
+@dataclass(frozen=True, slots=True)
+class Layout:
+    """How the committed part of a topic lies in the store."""
+
+    objects: int
+    ends: dict[int, int]
+    size_bytes: int
+
+
+def create(cluster: HurriedCluster, topic: str) -> None:
+    assert penstock(cluster, "topics", "create", topic, "--partitions", str(len(PARTITIONS))).returncode == 0
+
+
+def layout(cluster: HurriedCluster, topic: str) -> Layout:
+    async def seen() -> Layout:
+        store = open_store(cluster.state().store_url)
+        try:
+            view = ClusterView(store)
+            await view.refresh()
+            logs = await view.committed(topic) if view.topics(topic) else []
+        finally:
+            await store.close()
+        runs = [run for log in logs for run in log.runs]
+        ends = {log.partition: max((run.end_offset for run in log.runs if len(run)), default=0) for log in logs}
+        return Layout(sum(map(len, runs)), ends, sum(sum(run.sizes_bytes) for run in runs))
+
+    return asyncio.run(seen())
+
+
+def many_objects(cluster: HurriedCluster, topic: str) -> Layout:
+    until(lambda: layout(cluster, topic).objects >= MANY)
+    return layout(cluster, topic)
+
+
+def compacting(cluster: HurriedCluster, topic: str, *arguments: str, where: str = "") -> "subprocess.Popen[str]":
+    environment = os.environ | {"PENSTOCK_STATE_FILE": str(cluster.state_path), "PYTHONPATH": str(ROOT), "PYSPARK_PYTHON": sys.executable}
+    command = (*PENSTOCK, "compact", topic) if not where else (sys.executable, "-c", KILLED, where, "compact", topic)
+    return subprocess.Popen((*command, *arguments), stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=environment, cwd=ROOT)
+
+
+def answer(process: "subprocess.Popen[str]", code: int = 0) -> str:
+    try:
+        out, err = process.communicate(timeout=150)
+    finally:
+        process.kill()
+        process.wait()
+    assert process.returncode == code, f"{process.returncode}: {out[-1_000:]} {err[-3_000:]}"
+    return out if code == 0 else err
+
+
+def scanned(cluster: HurriedCluster, topic: str) -> dict[int, list[tuple[int, int]]]:
+    """(offset, number) as the store alone tells, as `read_back` does through brokers."""
+    found: dict[int, list[tuple[int, int]]] = {partition: [] for partition in PARTITIONS}
+    for batch in scan(cluster.state().store_url, topic, columns=["partition", "offset", "value"]):
+        columns = [batch.column(name).to_pylist() for name in ("partition", "offset", "value")]
+        for partition, offset, value in zip(*columns, strict=True):
+            found[partition].append((offset, int(value.partition(b" ")[0])))
+    return found
+
+
+def is_clean(cluster: HurriedCluster) -> bool:
+    """Nothing is prepared, and every data object in the bucket is referred to."""
+
+    async def keys() -> set[str]:
+        store = open_store(cluster.state().store_url)
+        try:
+            return {info.key async for info in store.list("data/")}
+        finally:
+            await store.close()
+
+    found = asyncio.run(keys())
+
+    def of(image: MetadataImage) -> bool:
+        return not any(state.phase == ObjectPhase.PREPARED for state in image.objects) and not orphaned_objects(image, found)
+
+    return look(cluster.state().controller, of)
+
+
+async def test_offsets_stay_while_producers_and_readers_work(spark: SparkSession, cluster: HurriedCluster) -> None:
+    """The executors are Spark's."""
+    engine = SparkEngine("")
+    assert spark.getActiveSession() is not None, "the engine runs in this session"
+    create(cluster, "busy")
+    async with PacedLoad(cluster.bootstrap, "busy", PARTITIONS) as load:
+        before = await asyncio.to_thread(many_objects, cluster, "busy")
+        target, controller = Target(cluster.state().store_url, "", "busy"), cluster.state().controller
+        working = asyncio.ensure_future(asyncio.to_thread(rewrite_topic, target, controller, engine, RewriteOptions()))
+        reading = asyncio.ensure_future(read_back(cluster.bootstrap, "busy", PARTITIONS))
+        check(load, await reading, whole=False)
+        report = await working
+        await load.until_acknowledged(10)
+    assert sum(item.sources_replaced for item in report.partitions) >= before.objects
+    assert [item.objects_written for item in report.partitions] == [1, 1]
+    assert (report.unresolved, report.damaged) == (0, [])
+    check(load, await read_back(cluster.bootstrap, "busy", PARTITIONS))
+    check(load, await asyncio.to_thread(scanned, cluster, "busy"))
+
+
+@pytest.mark.parametrize("where", ["between two objects", "before the commit", "after the commit"])
+async def test_a_killed_driver_loses_nothing_and_leaves_nothing(cluster: HurriedCluster, where: str) -> None:
+    topic = where.replace(" ", "-")
+    create(cluster, topic)
+    async with PacedLoad(cluster.bootstrap, topic, PARTITIONS) as load:
+        await asyncio.to_thread(many_objects, cluster, topic)
+    ends = dict(load.sent)
+    await asyncio.to_thread(until, lambda: layout(cluster, topic).ends == ends)
+    before = await asyncio.to_thread(layout, cluster, topic)
+    await asyncio.to_thread(answer, compacting(cluster, topic, "--ttl-s", "4", where=where), -signal.SIGKILL)
+    assert not await asyncio.to_thread(is_clean, cluster), "what it wrote is there"
+    check(load, await read_back(cluster.bootstrap, topic, PARTITIONS))
+    await asyncio.to_thread(until, lambda: is_clean(cluster))
+    check(load, await asyncio.to_thread(scanned, cluster, topic))
+    told = await asyncio.to_thread(answer, compacting(cluster, topic))
+    assert "became" in told
+    after = await asyncio.to_thread(layout, cluster, topic)
+    assert (after.objects, after.ends, after.size_bytes) == (len(PARTITIONS), before.ends, before.size_bytes)
+    check(load, await read_back(cluster.bootstrap, topic, PARTITIONS))
+    await asyncio.to_thread(until, lambda: is_clean(cluster))
+
+
+async def test_two_at_once(cluster: HurriedCluster) -> None:
+    create(cluster, "twice")
+    async with PacedLoad(cluster.bootstrap, "twice", PARTITIONS) as load:
+        await asyncio.to_thread(many_objects, cluster, "twice")
+        processes = [compacting(cluster, "twice", "--json", "--ttl-s", "20") for _ in range(2)]
+        reports = [json.loads(await asyncio.to_thread(answer, process)) for process in processes]
+    assert all(report["unresolved"] == 0 for report in reports)
+    assert sum(item["objects_written"] for report in reports for item in report["partitions"]) >= len(PARTITIONS)
+    check(load, await read_back(cluster.bootstrap, "twice", PARTITIONS))
+    check(load, await asyncio.to_thread(scanned, cluster, "twice"))
+    await asyncio.to_thread(until, lambda: is_clean(cluster))
+
+
+def test_a_plan_changes_nothing_and_errors_say_what_to_do(cluster: HurriedCluster) -> None:
+    create(cluster, "idle")
+    until(lambda: layout(cluster, "idle").ends == dict.fromkeys(PARTITIONS, 0))
+    plan = json.loads(answer(compacting(cluster, "idle", "--plan", "--json")))
+    empty = {"objects": 0, "size_bytes": 0, "sources": 0, "rewritten_bytes": 0, "new_objects": 0}
+    assert plan["partitions"] == [{"partition": partition} | empty for partition in PARTITIONS]
+    assert answer(compacting(cluster, "idle")) == "idle: nothing to do in 2 partitions\n"
+    assert "error: --engine 'flink': choose one of local, spark" in answer(compacting(cluster, "idle", "--engine", "flink"), 2)
+    assert "error: --target-mib 0 is not allowed: 1 to 1024" in answer(compacting(cluster, "idle", "--target-mib", "0"), 2)
+    assert "nowhere" in answer(compacting(cluster, "nowhere"), 1)

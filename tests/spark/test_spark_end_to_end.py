@@ -1,0 +1,135 @@
+"""Everything at once: producers, brokers that compact, a bulk rewrite, a broker that is killed, a reassignment, and a streaming query."""
+
+import asyncio
+import json
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql.streaming import StreamingQuery
+from support.ack_recorder import PacedLoad, check, number_of, read_back
+from support.dev_cluster import asked, penstock
+from support.hurried_cluster import HurriedCluster
+
+from objectstore.url import open_store
+from stream.manifest.view import ClusterView
+
+PARTITIONS = [0, 1, 2]
+DEADLINE_S = 120.0
+
+pytestmark = pytest.mark.timeout(400)
+
+
+@pytest.fixture
+def cluster() -> Iterator[HurriedCluster]:
+    with HurriedCluster(["--brokers", "3"], merging=True) as started:
+        assert penstock(started, "topics", "create", "t", "--partitions", str(len(PARTITIONS))).returncode == 0
+        yield started
+
+
+class Rows:
+    """An idempotent sink in memory: what each batch brought, by its id."""
+
+    def __init__(self) -> None:
+        self._batches: dict[int, list[tuple[int, int, int]]] = {}
+
+    def take(self, frame: DataFrame, batch_id: int) -> None:
+        self._batches[batch_id] = [(row["partition"], row["offset"], number_of(bytes(row["value"]))) for row in frame.collect()]
+
+    def count(self) -> int:
+        return sum(map(len, list(self._batches.values())))
+
+    def log(self) -> dict[int, list[tuple[int, int]]]:
+        """As `read_back` gives it."""
+        found: dict[int, list[tuple[int, int]]] = {partition: [] for partition in PARTITIONS}
+        for rows in self._batches.values():
+            for partition, offset, number in rows:
+                found[partition].append((offset, number))
+        return {partition: sorted(rows) for partition, rows in found.items()}
+
+
+def start(spark: SparkSession, store_url: str, sink: Rows, directory: Path) -> StreamingQuery:
+    options = {
+        "store": store_url,
+        "subscribe": "t",
+        "startingOffsets": "earliest",
+        "columns": "partition,offset,value",
+        "maxOffsetsPerTrigger": "3000",
+    }
+    writing = spark.readStream.format("penstock").options(**options).load().writeStream.foreachBatch(sink.take)
+    return writing.option("checkpointLocation", str(directory / "check")).trigger(processingTime="500 milliseconds").start()
+
+
+async def test_the_rows_of_the_query_are_what_was_acknowledged(spark: SparkSession, cluster: HurriedCluster, tmp_path: Path) -> None:
+    sink, store_url = Rows(), cluster.state().store_url
+    query = await asyncio.to_thread(start, spark, store_url, sink, tmp_path)
+    try:
+        async with PacedLoad(cluster.bootstrap, "t", PARTITIONS, **{"request.timeout.ms": 4_000, "socket.timeout.ms": 5_000}) as load:
+            await load.until_acknowledged(50)
+            await brokers_compacted(store_url)
+            await holds(lambda: sink.count() > 0)
+            killed = cluster.brokers()[0]
+            cluster.kill([killed])
+            await asyncio.to_thread(rewrite, cluster)
+            await load.until_acknowledged(50)
+            await asyncio.to_thread(cluster.wait_for_new, [killed], DEADLINE_S)
+            await asyncio.to_thread(reassign, cluster, tmp_path)
+            await load.until_acknowledged(50)
+            await brokers_compacted(store_url)
+        await holds(lambda: sink.count() >= sum(load.sent.values()) or not query.isActive)
+        assert query.exception() is None
+    finally:
+        await asyncio.to_thread(query.stop)
+    check(load, sink.log())
+    check(load, await read_back(cluster.bootstrap, "t", PARTITIONS))
+
+
+def rewrite(cluster: HurriedCluster) -> None:
+    """Brokers that compact at the same time may win at the end of the log, again and again: then it says so."""
+    done = penstock(cluster, "compact", "t", "--json")
+    report = json.loads(done.stdout)
+    assert (done.returncode == 0) == (report["unresolved"] == 0), done.stderr
+    assert report["damaged"] == []
+
+
+def reassign(cluster: HurriedCluster, directory: Path) -> None:
+    """Each partition goes to the broker behind the one that leads it; returns when it is there."""
+    leaders = {part["partition"]: part["leader"] for part in asked(cluster, "topics", "describe", "t")["partitions"]}
+    targets = {partition: (leader + 1) % 3 for partition, leader in leaders.items()}
+    plan = directory / "plan.json"
+    items = [{"topic": "t", "partition": partition, "replicas": [target]} for partition, target in targets.items()]
+    plan.write_text(json.dumps({"version": 1, "partitions": items}))
+    done = penstock(cluster, "reassign", "execute", "--reassignment-json-file", str(plan))
+    assert done.returncode == 0, done.stderr
+    deadline = time.monotonic() + DEADLINE_S
+    while {part["partition"]: part["leader"] for part in asked(cluster, "topics", "describe", "t")["partitions"]} != targets:
+        assert time.monotonic() < deadline, "the partitions did not move"
+
+
+async def brokers_compacted(store_url: str) -> None:
+    """Return when ranges that were seen have become part of larger ones."""
+    store = open_store(store_url)
+    try:
+        view = ClusterView(store)
+        seen: set[tuple[int, int]] = set()
+        deadline = time.monotonic() + DEADLINE_S
+        while True:
+            await view.refresh()
+            logs = await view.committed("t") if view.topics("t") else []
+            now = {(log.partition, bound) for log in logs for run in log.runs for bound in run.bounds}
+            if seen - now:
+                return
+            seen |= now
+            assert time.monotonic() < deadline, "no broker has joined its small objects"
+            await asyncio.sleep(0.2)
+    finally:
+        await store.close()
+
+
+async def holds(condition: Callable[[], bool]) -> None:
+    deadline = time.monotonic() + DEADLINE_S
+    while not condition():
+        assert time.monotonic() < deadline, "the condition did not come to hold"
+        await asyncio.sleep(0.1)

@@ -1,0 +1,149 @@
+"""SIGKILL for drivers and executors of a streaming query, again and again on one checkpoint: an idempotent sink has each row once."""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import msgspec
+import pytest
+from pyspark.sql import SparkSession
+from support.dev_cluster import is_gone
+from support.streaming_job import Job
+from support.threaded_cluster import ThreadedCluster, until
+
+from deploy.rewrite import Target, plan_rewrite, rewrite_topic
+from stream.spark.compact.plan import PartitionPlan, RewriteOptions
+from stream.spark.table.engines import LocalEngine
+
+ROOT = Path(__file__).resolve().parents[2]
+LIFE_S = 200.0
+"""Of one driver, of which a JVM that starts on a busy machine has most."""
+
+Row = tuple[int, int, str]
+
+pytestmark = pytest.mark.timeout(600)
+
+
+@contextmanager
+def running(job: Job) -> Iterator["subprocess.Popen[bytes]"]:
+    """One life of the driver. Its JVM has ended when this has: two of them on one checkpoint are another test's subject."""
+    environment = os.environ | {"PYTHONPATH": f"{ROOT}:{ROOT / 'tests'}", "PYSPARK_PYTHON": sys.executable}
+    command = (sys.executable, "-m", "tests.support.streaming_job", msgspec.json.encode(job).decode())
+    with Path(job.directory, "log").open("ab") as log:
+        process = subprocess.Popen(command, env=environment, cwd=ROOT, stdout=log, stderr=log)
+    try:
+        yield process
+        process.wait(LIFE_S)
+    finally:
+        process.kill()
+        process.wait()
+    java = Path(job.directory, f"jvm-{process.pid}")
+    assert java.exists(), Path(job.directory, "log").read_text()[-3_000:]
+    until(lambda: is_gone(int(java.read_text())))
+
+
+def run(job: Job, code: int) -> None:
+    with running(job) as process:
+        process.wait(LIFE_S)
+    assert process.returncode == code, Path(job.directory, "log").read_text()[-3_000:]
+
+
+def workers_of(driver: int) -> list[int]:
+    """Python workers of its executors: what the daemon of its JVM has forked."""
+    parents: dict[int, int] = {}
+    for entry in Path("/proc").iterdir():
+        if entry.name.isdecimal() and not is_gone(int(entry.name)):
+            parents[int(entry.name)] = int((entry / "stat").read_text().rpartition(")")[2].split()[1])
+    java = [pid for pid, parent in parents.items() if parent == driver]
+    daemons = [pid for pid, parent in parents.items() if parent in java and is_daemon(pid)]
+    return [pid for pid, parent in parents.items() if parent in daemons]
+
+
+def is_daemon(pid: int) -> bool:
+    return b"pyspark.daemon" in Path(f"/proc/{pid}/cmdline").read_bytes()
+
+
+def fill(cluster: ThreadedCluster, topic: str, numbers: Iterable[int]) -> None:
+    cluster.produce({"topic": topic, "partition": number % 2, "value": b"record %d" % number} for number in numbers)
+
+
+def rows_in(path: Path) -> list[Row]:
+    return [(partition, offset, value) for partition, offset, value in json.loads(path.read_text())]
+
+
+def logged(job: Job, batch_id: int) -> dict[str, int]:
+    """Where the batch ends in each partition, as the query's offset log says."""
+    found = json.loads((job.checkpoint / "offsets" / str(batch_id)).read_text().splitlines()[2])
+    return dict(found[job.topic])
+
+
+def test_each_row_once_whoever_dies(spark: SparkSession, cluster: ThreadedCluster, tmp_path: Path) -> None:
+    cluster.create("deaths", 2)
+    for first in range(0, 2_000, 500):
+        fill(cluster, "deaths", range(first, first + 500))
+        until(lambda known=first // 500: min(plan.object_count for plan in planned(cluster)) > known)
+    job = Job(store_url=cluster.store_url, topic="deaths", directory=str(tmp_path), rows_per_batch=100)
+    run(msgspec.structs.replace(job, die=("before", 1)), -signal.SIGKILL)
+    assert sorted(path.name for path in job.out.glob("*.batch")) == ["0.batch"]
+    run(msgspec.structs.replace(job, die=("after", 2)), -signal.SIGKILL)
+    assert not (job.checkpoint / "commits" / "2").exists(), "Spark does not know that the sink has it"
+    with running(job) as process:
+        until(lambda: (job.checkpoint / "commits" / "4").exists(), LIFE_S)
+        process.kill()
+    assert process.returncode == -signal.SIGKILL
+    before = max(int(path.name.partition(".")[0]) for path in job.out.glob("*.batch"))
+    compact(cluster)
+    fill(cluster, "deaths", range(2_000, 2_400))
+    with running(msgspec.structs.replace(job, gate=True)) as process:
+        until(lambda: len(list(tmp_path.glob("waiting-*"))) >= 1, LIFE_S)
+        workers = workers_of(process.pid)
+        for pid in workers:
+            os.kill(pid, signal.SIGKILL)
+        assert len(workers) >= 2, "one that reads and one that waits"
+        until(lambda: all(map(is_gone, workers)))
+        Path(tmp_path, "go").touch()
+    assert process.returncode == 0, (tmp_path / "log").read_text()[-3_000:]
+    check(job, spark, before)
+
+
+def planned(cluster: ThreadedCluster) -> list[PartitionPlan]:
+    """What a bulk rewrite would do, and how many objects there are."""
+    return plan_rewrite(Target(cluster.store_url, "", "deaths"), RewriteOptions())
+
+
+def compact(cluster: ThreadedCluster) -> None:
+    """The objects that the next life reads are others."""
+    report = rewrite_topic(Target(cluster.store_url, "", "deaths"), cluster.controller, LocalEngine(), RewriteOptions())
+    assert sum(item.sources_replaced for item in report.partitions) >= 2
+
+
+def check(job: Job, spark: SparkSession, before: int) -> None:
+    batches = {int(path.stem): rows_in(path) for path in job.out.glob("*.batch")}
+    assert sorted(batches) == list(range(len(batches)))
+    assert len(batches) > before + 1, "the last life had something to do"
+    rows = sorted(row for found in batches.values() for row in found)
+    assert rows == sorted((number % 2, number // 2, f"record {number}") for number in range(2_400)), "each row once"
+    attempts: dict[int, list[list[Row]]] = {}
+    for path in job.out.glob("*.attempt"):
+        attempts.setdefault(int(path.name.partition(".")[0]), []).append(rows_in(path))
+    assert {1, 2} <= {batch_id for batch_id, found in attempts.items() if len(found) > 1}, "these were replayed"
+    for batch_id, found in attempts.items():
+        assert all(attempt == batches[batch_id] for attempt in found), f"batch {batch_id} is not what it was before"
+    replay(job, spark, batches)
+
+
+def replay(job: Job, spark: SparkSession, batches: dict[int, list[Row]]) -> None:
+    """Each batch anew from the offset log alone, of the objects as they are now."""
+    starts = {"0": 0, "1": 0}
+    for batch_id in sorted(batches):
+        ends = logged(job, batch_id)
+        bounds = {"startingOffsets": json.dumps({job.topic: starts}), "endingOffsets": json.dumps({job.topic: ends})}
+        options = {"store": job.store_url, "subscribe": job.topic, "columns": "partition,offset,value", **bounds}
+        frame = spark.read.format("penstock").options(**options).load()
+        assert sorted((row["partition"], row["offset"], bytes(row["value"]).decode()) for row in frame.collect()) == batches[batch_id]
+        starts = ends

@@ -1,0 +1,215 @@
+"""The rendered chart as processes of this machine: what the kubelet would start, with ports of 127.0.0.1 for the names of pods.
+
+    with ChartCluster(objects, tmp_path) as cluster: cluster.wait_ready() ... cluster.roll("broker") ... cluster.run_test()
+
+Commands, flags and variables are the chart's own; only addresses and directories are exchanged, as a network and volumes would do.
+A pod is stopped as the kubelet does it: preStop, SIGTERM, the grace, SIGKILL.
+"""
+
+import os
+import re
+import socket
+import subprocess
+import sys
+import time
+import urllib.error
+import urllib.request
+from dataclasses import dataclass
+from pathlib import Path
+from types import TracebackType
+from typing import Self
+from urllib.parse import quote, unquote
+
+from support.chart import NAMESPACE, Object, Pod, command, environment, named, of_kind, pod_of
+
+READY_S = 120.0
+"""For one pod; a dozen processes start at once, on machines that do other things too."""
+_BIN = Path(sys.executable).parent
+_ADDRESS = re.compile(rf"([a-z0-9-]+)(?:\.[a-z0-9-]+)?\.{NAMESPACE}\.svc\.cluster\.local:([0-9]+)")
+_BOUND = re.compile(r"0\.0\.0\.0:([0-9]+)")
+
+
+def free_port() -> int:
+    with socket.create_server(("127.0.0.1", 0)) as listening:
+        return int(listening.getsockname()[1])
+
+
+@dataclass
+class Running:
+    process: subprocess.Popen[bytes]
+    container: Object
+    grace_s: int
+    log: Path
+
+
+class ChartCluster:
+    def __init__(self, objects: list[Object], directory: Path) -> None:
+        self._objects = objects
+        self._directory = directory
+        self._ports: dict[tuple[str, int], int] = {}
+        """By pod and port of the container."""
+        self.running: dict[str, Running] = {}
+        config = named(objects, "ConfigMap", "penstock-config")["data"]
+        for name, text in config.items():
+            (directory / name).write_text(text)
+
+    def __enter__(self) -> Self:
+        try:
+            for kind in ("Deployment", "StatefulSet"):  # the S3 server first, or the others wait for it in growing pauses
+                for workload in of_kind(self._objects, kind):
+                    for ordinal in range(workload["spec"]["replicas"]):
+                        self.start(workload["metadata"]["name"], ordinal)
+                if kind == "Deployment":
+                    self.wait_ready()
+        except BaseException:
+            self.__exit__(None, None, None)
+            raise
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None) -> None:
+        for running in self.running.values():
+            running.process.kill()
+            running.process.wait()
+        if kind is not None:
+            for name, running in self.running.items():
+                sys.stderr.write(f"--- {name}\n{running.log.read_text()[-3_000:]}\n")
+
+    def _workload(self, name: str) -> Object:
+        return next(it for it in self._objects if it["kind"] in {"StatefulSet", "Deployment", "Pod"} and it["metadata"]["name"] == name)
+
+    def port(self, pod: str, port: int) -> int:
+        return self._ports.setdefault((pod, port), free_port())
+
+    def pod_name(self, service: str) -> str:
+        """The pod that a name of DNS leads to: its own, or the first of a Service."""
+        return service if service[-1].isdigit() else {"penstock": "penstock-broker-0", "penstock-moto": "penstock-moto-0"}[service]
+
+    def _here(self, text: str, pod: str) -> str:
+        """With addresses and directories of this machine."""
+        is_quoted = "%3A%2F%2F" in text
+        text = unquote(text) if is_quoted else text
+        text = _ADDRESS.sub(lambda found: f"127.0.0.1:{self.port(self.pod_name(found[1]), int(found[2]))}", text)
+        text = _BOUND.sub(lambda found: f"127.0.0.1:{self.port(pod, int(found[1]))}", text)
+        text = text.replace("/etc/penstock", str(self._directory)).replace("/var/lib/penstock", str(self._directory / pod))
+        text = text.replace("/tmp/", f"{self._directory}/{pod}-") if "printf" in text else text
+        if is_quoted:
+            begin, _, endpoint = text.partition("endpoint=")
+            text = f"{begin}endpoint={quote(endpoint, safe='')}"
+        return text
+
+    def start(self, workload_name: str, ordinal: int) -> None:
+        workload = self._workload(workload_name)
+        pod = Pod.of(workload, ordinal, zone=f"zone-{ordinal % 3}")
+        container = pod_of(workload)["containers"][0]
+        log = self._directory / f"{pod.name}.log"
+        variables = {name: self._here(text, pod.name) for name, text in environment(container, pod, self._objects).items()}
+        words = [self._here(word, pod.name) for word in command(container, variables)]
+        if "0.0.0.0" in words:  # the S3 server has host and port in two words
+            words[words.index("0.0.0.0")] = "127.0.0.1"
+            words[-1] = str(self.port(pod.name, int(words[-1])))
+        with log.open("ab") as file:
+            process = subprocess.Popen(self._found(words), env=_ENVIRONMENT | variables, stderr=file, stdout=file)
+        self.running[pod.name] = Running(process, container, pod_of(workload).get("terminationGracePeriodSeconds", 30), log)
+
+    @staticmethod
+    def _found(words: list[str]) -> list[str]:
+        programs = {"penstock": [str(_BIN / "penstock")], "python": [sys.executable]}
+        return [*programs.get(words[0], [words[0]]), *words[1:]]
+
+    def stop(self, pod: str) -> int:
+        """As the kubelet stops a pod; returns the exit code."""
+        running = self.running.pop(pod)
+        hook = running.container.get("lifecycle", {}).get("preStop")
+        if hook is not None:
+            assert hook["exec"]["command"][0] == "sleep"
+            subprocess.run(hook["exec"]["command"], check=True)
+        running.process.terminate()
+        try:
+            return running.process.wait(running.grace_s)
+        except subprocess.TimeoutExpired:
+            running.process.kill()
+            running.process.wait()
+            raise
+
+    def probe(self, pod: str, which: str) -> tuple[int, str]:
+        """Status and text of a probe; 0 if nobody answers."""
+        container = self.running[pod].container
+        asked = container[f"{which}Probe"]["httpGet"]
+        port = next(it["containerPort"] for it in container["ports"] if it["name"] == asked["port"])
+        try:
+            with urllib.request.urlopen(f"http://127.0.0.1:{self.port(pod, port)}{asked['path']}", timeout=10) as answer:
+                return int(answer.status), answer.read().decode()
+        except urllib.error.HTTPError as error:
+            with error:
+                return error.code, error.read().decode()
+        except OSError as error:
+            return 0, str(error)
+
+    def wait_ready(self, *pods: str, seconds: float = READY_S) -> None:
+        """Until every probe of these (all) says yes. A pod that ends is a failure."""
+        for pod in pods or tuple(self.running):
+            deadline = time.monotonic() + seconds
+            for which in ("startup", "readiness", "liveness"):
+                while (said := self.probe(pod, which))[0] != 200:
+                    log = self.running[pod].log
+                    assert self.running[pod].process.poll() is None, f"{pod} ended:\n{log.read_text()[-2_000:]}"
+                    assert time.monotonic() < deadline, f"{pod}: {which}: {said}\n{log.read_text()[-2_000:]}"
+                    time.sleep(0.05)
+
+    def roll(self, role: str) -> None:
+        """A rolling upgrade: the highest first, each is ready again before the next one."""
+        name = f"penstock-{role}"
+        for ordinal in reversed(range(sum(pod.startswith(f"{name}-") for pod in self.running))):
+            assert self.stop(f"{name}-{ordinal}") == 0
+            self.start(name, ordinal)
+            self.wait_ready(f"{name}-{ordinal}")
+
+    def scale(self, role: str, count: int) -> None:
+        """To so many: new ones at once, or the highest away."""
+        name = f"penstock-{role}"
+        present = sum(pod.startswith(f"{name}-") for pod in self.running)
+        for ordinal in range(present, count):
+            self.start(name, ordinal)
+        for ordinal in range(count, present):
+            assert self.stop(f"{name}-{ordinal}") == 0
+        self.wait_ready()
+
+    def upgrade(self, objects: list[Object]) -> None:
+        """What starts from here on starts as in these."""
+        self._objects = objects
+
+    def command(self, *arguments: str, retry: bool = False) -> str:
+        """Output of the command line. retry: until it succeeds, for what has to come about first."""
+        deadline = time.monotonic() + READY_S
+        while True:
+            done = subprocess.run(
+                [_BIN / "penstock", *arguments], env=_ENVIRONMENT, capture_output=True, text=True, check=False, timeout=120
+            )
+            if done.returncode == 0:
+                return done.stdout
+            assert retry, done.stderr
+            assert time.monotonic() < deadline, done.stderr
+            time.sleep(0.2)
+
+    @property
+    def bootstrap(self) -> str:
+        return f"127.0.0.1:{self.port('penstock-broker-0', 9092)}"
+
+    def run_test(self) -> str:
+        """What `helm test` runs, with its pod's command and environment; its output."""
+        workload = next(it for it in of_kind(self._objects, "Pod") if it["metadata"]["annotations"]["helm.sh/hook"] == "test")
+        container = pod_of(workload)["containers"][0]
+        pod = Pod.of(workload, 0)
+        variables = {name: self._here(text, pod.name) for name, text in environment(container, pod, self._objects).items()}
+        words = [self._here(word, pod.name) for word in command(container, variables)]
+        done = subprocess.run(words, env=_ENVIRONMENT | variables, capture_output=True, text=True, check=False, timeout=60)
+        assert done.returncode == 0, done.stdout + done.stderr
+        return done.stdout
+
+
+_ENVIRONMENT = {name: value for name, value in os.environ.items() if not name.startswith(("PENSTOCK_", "AWS_"))} | {
+    "PATH": f"{_BIN}{os.pathsep}{os.environ['PATH']}",
+    "PYTHONPATH": str(Path(__file__).parents[2]),
+    "PENSTOCK_SUPERVISOR_PID": str(os.getpid()),
+}
+"""Without what the chart has to give by itself. The last one ends the processes with this one."""

@@ -1,0 +1,100 @@
+"""A streaming query as a process of its own, to be killed: `python -m tests.support.streaming_job JSON`.
+
+Its sink is idempotent by batch id: the rows of a batch become one file with the batch's name. What each attempt had is kept beside it.
+"""
+
+import json
+import os
+import signal
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+from uuid import uuid4
+
+import msgspec
+from pyspark.sql import DataFrame, SparkSession
+
+_WAIT_S = 200.0
+
+
+class Job(msgspec.Struct, frozen=True, kw_only=True):
+    """die: ("before", 3): when the rows of batch 3 are there and the sink has nothing; ("after", 3): when the sink has them.
+
+    gate: every task waits, in the middle of its rows, until there is a file `go`.
+    """
+
+    store_url: str
+    topic: str
+    directory: str
+    rows_per_batch: int
+    die: tuple[str, int] | None = None
+    gate: bool = False
+
+    @property
+    def checkpoint(self) -> Path:
+        return Path(self.directory, "check")
+
+    @property
+    def out(self) -> Path:
+        return Path(self.directory, "out")
+
+
+def gated(directory: str) -> Any:
+    def wait(batches: Iterator[Any]) -> Iterator[Any]:
+        for number, batch in enumerate(batches):
+            yield batch
+            if not number:
+                Path(directory, f"waiting-{os.getpid()}").touch()
+                deadline = time.monotonic() + _WAIT_S
+                while not Path(directory, "go").exists():
+                    assert time.monotonic() < deadline
+                    time.sleep(0.02)
+
+    return wait
+
+
+def main(job: Job) -> None:
+    builder: Any = SparkSession.builder
+    spark: Any = (
+        builder.master("local[2,4]")
+        .config("spark.ui.enabled", "false")
+        .config("spark.driver.host", "127.0.0.1")
+        .config("spark.driver.memory", "512m")
+        .config("spark.driver.extraJavaOptions", "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC")
+        .config("spark.log.level", "OFF")
+        .getOrCreate()
+    )
+    job.out.mkdir(exist_ok=True)
+    Path(job.directory, f"jvm-{os.getpid()}").write_text(str(spark.sparkContext._gateway.proc.pid))
+    options = {
+        "store": job.store_url,
+        "subscribe": job.topic,
+        "startingOffsets": "earliest",
+        "columns": "partition,offset,value",
+        "maxOffsetsPerTrigger": str(job.rows_per_batch),
+    }
+    frame = spark.readStream.format("penstock").options(**options).load()
+    if job.gate:
+        frame = frame.mapInArrow(gated(job.directory), frame.schema)
+
+    def sink(batch: DataFrame, batch_id: int) -> None:
+        rows = sorted([row["partition"], row["offset"], bytes(row["value"]).decode()] for row in batch.collect())
+        attempt = job.out / f"{batch_id}.{uuid4().hex}.attempt"
+        attempt.write_text(json.dumps(rows))
+        if job.die == ("before", batch_id):
+            os.kill(os.getpid(), signal.SIGKILL)
+        linked = attempt.with_suffix(".link")
+        os.link(attempt, linked)
+        linked.replace(job.out / f"{batch_id}.batch")
+        if job.die == ("after", batch_id):
+            os.kill(os.getpid(), signal.SIGKILL)
+
+    query = frame.writeStream.foreachBatch(sink).option("checkpointLocation", str(job.checkpoint)).trigger(availableNow=True).start()
+    query.awaitTermination()
+    spark.stop()
+
+
+if __name__ == "__main__":
+    main(msgspec.json.decode(sys.argv[1], type=Job))
