@@ -26,7 +26,7 @@ class BrokerConfig:
 
     listeners: Annotated[tuple[str, ...], Setting("listeners", Kind.LISTENERS)] = ("PLAINTEXT://127.0.0.1:9092",)
     """Addresses to bind, as NAME://host:port; 0.0.0.0 in containers, port 0 for any free one. Who comes to a listener is told the
-    other brokers' listeners of that name, or their first where they have none of it."""
+    other brokers' listeners of that name, or their first where they have none of it. Brokers use each other's first."""
 
     advertised_listeners: Annotated[tuple[str, ...], Setting("advertised.listeners", Kind.LISTENERS, templates=True)] = ()
     """What clients of each listener are told, as NAME://host:port. Empty: the address at which each client already reached us.

@@ -82,7 +82,10 @@ class Nodes:
     async def start(self) -> None:
         """Raises PortTaken; then nothing of it runs any more."""
         config = ControllerConfig(
-            data_dir=self._directory, listeners=(f"{HOST}:0",), session_timeout_ms=SESSION_TIMEOUT_MS, session_grace_ms=SESSION_GRACE_MS
+            data_dir=self._directory,
+            listeners=(f"{HOST}:0",),
+            session_timeout_ms=SESSION_TIMEOUT_MS,
+            session_grace_ms=SESSION_GRACE_MS,
         )
         controller = ControllerServer(config, self._store)
         await controller.start()

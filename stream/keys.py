@@ -18,6 +18,7 @@ META_ROOT = "meta/"
 MANIFEST_ROOT = "manifest/"
 LEASE_ROOT = "leases/"
 SPARK_ROOT = "spark/"
+STAGED_ROOT = "staged/"
 
 _INT64_MAX = (1 << 63) - 1
 _WAL_KEY = re.compile(r"wal/(0|[1-9][0-9]{0,9})/(0|[1-9][0-9]{0,18})/([0-9]{20})")
@@ -157,6 +158,15 @@ def parse_lease_key(cluster_id: str, key: str) -> UUID | None:
 def spark_query_prefix(cluster_id: str, query_id: str) -> str:
     """What a streaming query of Spark must remember outside its checkpoint. query_id: checked by `stream.spark.options`."""
     return f"{SPARK_ROOT}{_checked(cluster_id)}/{query_id}/"
+
+
+def staged_prefix(write_id: str, batch_id: int | None = None) -> str:
+    """Rows that wait for their transaction, of all batches or of one; key order is the order of batches. write_id: a UUID."""
+    return f"{STAGED_ROOT}{write_id}/" if batch_id is None else f"{STAGED_ROOT}{write_id}/{batch_id:020d}/"
+
+
+def staged_key(write_id: str, batch_id: int, task: int, attempt: UUID, number: int) -> str:
+    return f"{staged_prefix(write_id, batch_id)}{task:06d}-{attempt}-{number:06d}"
 
 
 def _checked(cluster_id: str) -> str:

@@ -25,14 +25,14 @@ def dev(
     state_file: Annotated[Path | None, typer.Option(envvar=VARIABLE, help="Where to write what runs where, as JSON.")] = None,
     restart: Annotated[bool, typer.Option("--restart/--no-restart", help="Start a broker or controller that died again.")] = True,
     auto_balance: Annotated[bool, typer.Option("--auto-balance", help="Keep the brokers' loads equal and relieve slow brokers.")] = False,
-    topics: Annotated[str, typer.Option(help="Topics to create at the start, with partitions, as in orders:3,clicks:12")] = "",
-    seed_from: Annotated[
-        Path | None, typer.Option(help="Records for them: a JSON object a line (topic, key, value, headers, partition), or a plain value.")
-    ] = None,
     settings: Annotated[
         list[str] | None, typer.Option("--set", metavar="KEY=VALUE", help="A setting of the nodes, as in docs/configuration.md.")
     ] = None,
     config: Annotated[str, typer.Option("--config", envvar="PENSTOCK_CONFIG", metavar="FILE", help="TOML file for the nodes.")] = "",
+    topics: Annotated[str, typer.Option(help="Topics to create at the start, with partitions, as in orders:3,clicks:12")] = "",
+    seed_from: Annotated[
+        Path | None, typer.Option(help="Records for them: a JSON object a line (topic, key, value, headers, partition), or a plain value.")
+    ] = None,
     log_level: Annotated[str, typer.Option(help="debug | info | warning | error, of brokers and controller.")] = "warning",
 ) -> None:
     """Run a cluster on this machine: controllers, brokers and an S3 server (moto), each a process of its own. Ctrl-C stops it all.

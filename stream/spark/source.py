@@ -1,14 +1,14 @@
-"""What Spark calls. `spark.read.format("penstock")`, `spark.readStream.format("penstock")`.
+"""What Spark calls. `spark.read.format("penstock")`, `spark.readStream.format("penstock")`; for writing, the way to it.
 
 Invariants: rows are a function of the offset range alone, so a micro-batch that is replayed is the same; a streaming query's start is
 decided once. Constructors do nothing but check: Spark makes these objects in several processes, pickles them, and makes them again. Nothing
-here knows a broker. A sink would be `writer` and `streamWriter` of `PenstockSource`. Source: `pyspark.sql.datasource` of 4.3; Spark
+here knows a broker; writing does (`stream/spark/sink`). Source: `pyspark.sql.datasource` of 4.3; Spark
 `KafkaBatch`, `KafkaMicroBatchStream`; `reference/spark.md` 2 and 3.
 """
 
 import time
 from collections.abc import Iterator, Mapping, Sequence
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 from uuid import uuid4
 
 import structlog
@@ -40,6 +40,9 @@ from stream.spark.schema import checked_columns, source_schema
 from stream.spark.starts import QueryStart
 from stream.spark.tasks import TaskReader
 
+if TYPE_CHECKING:
+    from stream.spark.sink.writers import BatchWriter, StreamWriter
+
 _log = structlog.get_logger(__name__)
 
 LOOK_SERVES_S: Final = 5.0
@@ -70,6 +73,16 @@ class PenstockSource(DataSource):
 
     def streamReader(self, schema: StructType) -> "StreamReader":
         return StreamReader(_Query(self._options, schema, streaming=True))
+
+    def writer(self, schema: StructType, overwrite: bool) -> "BatchWriter":
+        from stream.spark.sink.writers import BatchWriter
+
+        return BatchWriter(self._options, schema, overwrite=overwrite)
+
+    def streamWriter(self, schema: StructType, overwrite: bool) -> "StreamWriter":
+        from stream.spark.sink.writers import StreamWriter
+
+        return StreamWriter(self._options, schema, overwrite=overwrite)
 
 
 class _Query:

@@ -186,7 +186,8 @@ def check(load: Load, log: dict[int, list[tuple[int, int]]], *, whole: bool = Tr
         records = log[partition]
         assert [offset for offset, _ in records] == list(range(len(records))), f"offsets of {partition} have gaps"
         numbers = [number for _, number in records]
-        assert numbers == sorted(set(numbers)), f"{partition}: twice or out of order"
+        breaks = [at for at in range(1, len(numbers)) if numbers[at] <= numbers[at - 1]]
+        assert not breaks, f"{partition}: twice or out of order: {[records[max(at - 3, 0) : at + 3] for at in breaks[:3]]}"
         at = dict(records)
         wrong = [(number, offset, at.get(offset)) for number, offset in acks if offset >= 0 and at.get(offset) != number]
         assert not wrong, f"{partition}: acknowledged (number, offset) but the log has: {wrong[:5]}"

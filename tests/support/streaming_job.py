@@ -55,19 +55,8 @@ def gated(directory: str) -> Any:
     return wait
 
 
-def main(job: Job) -> None:
-    builder: Any = SparkSession.builder
-    spark: Any = (
-        builder.master("local[2,4]")
-        .config("spark.ui.enabled", "false")
-        .config("spark.driver.host", "127.0.0.1")
-        .config("spark.driver.memory", "512m")
-        .config("spark.driver.extraJavaOptions", "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC")
-        .config("spark.log.level", "OFF")
-        .getOrCreate()
-    )
-    job.out.mkdir(exist_ok=True)
-    Path(job.directory, f"jvm-{os.getpid()}").write_text(str(spark.sparkContext._gateway.proc.pid))
+def start(spark: Any, job: Job) -> Any:
+    """The query, which ends when everything that there is now is in the sink."""
     options = {
         "store": job.store_url,
         "subscribe": job.topic,
@@ -91,8 +80,23 @@ def main(job: Job) -> None:
         if job.die == ("after", batch_id):
             os.kill(os.getpid(), signal.SIGKILL)
 
-    query = frame.writeStream.foreachBatch(sink).option("checkpointLocation", str(job.checkpoint)).trigger(availableNow=True).start()
-    query.awaitTermination()
+    job.out.mkdir(exist_ok=True)
+    return frame.writeStream.foreachBatch(sink).option("checkpointLocation", str(job.checkpoint)).trigger(availableNow=True).start()
+
+
+def main(job: Job) -> None:
+    builder: Any = SparkSession.builder
+    spark: Any = (
+        builder.master("local[2]")
+        .config("spark.ui.enabled", "false")
+        .config("spark.driver.host", "127.0.0.1")
+        .config("spark.driver.memory", "512m")
+        .config("spark.driver.extraJavaOptions", "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC")
+        .config("spark.log.level", "OFF")
+        .getOrCreate()
+    )
+    Path(job.directory, f"jvm-{os.getpid()}").write_text(str(spark.sparkContext._gateway.proc.pid))
+    start(spark, job).awaitTermination()
     spark.stop()
 
 

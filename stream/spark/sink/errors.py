@@ -1,0 +1,36 @@
+"""What a job that writes is told beside wrong options.
+
+Must survive pickling: executors raise them, drivers show them.
+"""
+
+from stream.errors import StreamError
+
+
+class WriteFailed(StreamError):
+    """A record was not acknowledged, or may not be. partition: negative if none was chosen yet."""
+
+    def __init__(self, topic: str, partition: int, reason: str) -> None:
+        where = f"topic {topic} partition {partition}" if partition >= 0 else f"topic {topic}"
+        super().__init__(f"{where}: {reason}")
+        self.topic = topic
+        self.partition = partition
+        self.reason = reason
+
+    def __reduce__(self) -> tuple[type["WriteFailed"], tuple[str, int, str]]:
+        return WriteFailed, (self.topic, self.partition, self.reason)
+
+
+class ProducerFailed(StreamError):
+    """The producer can not go on: it was fenced, say, or records were not acknowledged in time without a reason of their own."""
+
+
+class TransactionFailed(StreamError):
+    """The transaction was refused, or its outcome is not known."""
+
+
+class InvalidRow(StreamError, ValueError):
+    """A row that can be no record."""
+
+
+class StaleWrite(StreamError):
+    """This write is older than what was written already, or somebody else's: writing it could repeat records, leaving it out lose some."""

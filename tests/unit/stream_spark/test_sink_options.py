@@ -1,0 +1,88 @@
+"""Options of a write: Kafka's words, checks and texts."""
+
+import pytest
+
+from stream.spark.errors import InvalidOption
+from stream.spark.sink.options import WriteOptions, parse_write, write_warnings
+
+SERVERS = {"kafka.bootstrap.servers": "localhost:9092"}
+ONCE = {**SERVERS, "exactlyOnce": "true", "store": "s3://b/p"}
+PLAIN = "org.apache.kafka.common.security.plain.PlainLoginModule required"
+
+
+def parsed(options: dict[str, str], *, streaming: bool = False) -> WriteOptions:
+    return parse_write(options, streaming=streaming, overwrite=False)
+
+
+@pytest.mark.parametrize(("options", "text"), [
+    ({}, "Option 'kafka.bootstrap.servers' must be specified for configuring Kafka producer"),
+    ({"kafka.key.serializer": "x"}, "Kafka option 'key.serializer' is not supported as keys are serialized with ByteArraySerializer."),
+    ({"kafka.value.serializer": "x"}, "Kafka option 'value.serializer' is not supported as values are"),
+    ({**SERVERS, "kafka.Transactional.id": "x"}, "'transactional.id' is not supported: set the option exactlyOnce"),
+    ({**SERVERS, "kafka.partitioner.class": "x"}, "Java classes can not be loaded: use kafka.partitioner"),
+    ({**SERVERS, "kafka.buffer.memory": "much"}, "kafka.buffer.memory must be a number that is not negative, got 'much'"),
+    ({**SERVERS, "kafka.max.block.ms": "-1"}, "kafka.max.block.ms must be a number that is not negative, got '-1'"),
+    ({**SERVERS, "kafka.sasl.jaas.config": "x required;"}, "'sasl.jaas.config' is understood for PlainLoginModule and"),
+    ({**SERVERS, "kafka.sasl.jaas.config": f'{PLAIN} username="u";'}, "with username and password in double quotes"),
+    ({**SERVERS, "exactlyOnce": "yes"}, 'exactlyOnce must be true or false. For input string: "yes"'),
+    ({**SERVERS, "exactlyOnce": "true"}, "exactlyOnce needs the option 'store'"),
+    ({**ONCE, "kafka.acks": "1"}, "exactlyOnce needs an idempotent producer"),
+    ({**SERVERS, "txnAppId": "a", "txnVersion": "1"}, "txnAppId, txnVersion and exactlyOnce=true belong together"),
+    ({**ONCE, "txnAppId": "a"}, "belong together"),
+    ({**ONCE, "txnAppId": "a b", "txnVersion": "1"}, "txnAppId must be 1 to 128 of .*, got 'a b'"),
+    ({**ONCE, "txnAppId": "a", "txnVersion": "-1"}, "txnVersion must be a number that is not negative .*, got '-1'"),
+])  # fmt: skip
+def test_what_can_not_be(options: dict[str, str], text: str) -> None:
+    with pytest.raises(InvalidOption, match=text):
+        parsed(options)
+
+
+def test_a_topic_is_not_overwritten_but_a_stream_may_be_complete() -> None:
+    with pytest.raises(InvalidOption, match="Save mode Overwrite not allowed for Kafka"):
+        parse_write(SERVERS, streaming=False, overwrite=True)
+    assert parse_write(SERVERS, streaming=True, overwrite=True).topic is None
+
+
+def test_a_stream_names_its_batches_itself() -> None:
+    with pytest.raises(InvalidOption, match="a streaming query names its micro-batches itself"):
+        parsed({**ONCE, "txnAppId": "a", "txnVersion": "1"}, streaming=True)
+
+
+def test_java_settings_have_their_effect() -> None:
+    found = parsed({
+        **SERVERS, "TOPIC": " flights ", "kafka.buffer.memory": "1048576", "kafka.max.request.size": "2000000", "kafka.linger.ms": "20",
+        "kafka.send.buffer.bytes": "65536", "kafka.max.block.ms": "5000", "kafka.delivery.timeout.ms": "9000",
+        "kafka.compression.type": "zstd",
+        "kafka.sasl.jaas.config": f'{PLAIN} username="u" password="p\\"w";', "kafka.metric.reporters": "x",
+    })  # fmt: skip
+    assert found.producer == {
+        "acks": "all", "bootstrap.servers": "localhost:9092", "client.id": "penstock-spark", "compression.type": "zstd",
+        "delivery.timeout.ms": "9000", "enable.idempotence": "true", "linger.ms": "20", "message.max.bytes": "2000000",
+        "partitioner": "murmur2_random", "queue.buffering.max.kbytes": "1024", "sasl.password": 'p"w', "sasl.username": "u",
+        "socket.send.buffer.bytes": "65536",
+    }  # fmt: skip
+    assert (found.topic, found.max_block_ms, found.delivery_timeout_ms) == ("flights", 5_000, 9_000)
+    assert not found.exactly_once
+    assert found.store == ""
+
+
+@pytest.mark.parametrize(("options", "idempotent"), [
+    ({}, "true"), ({"kafka.acks": "-1"}, "true"), ({"kafka.acks": "1"}, "false"), ({"kafka.retries": "0"}, "false"),
+    ({"kafka.max.in.flight.requests.per.connection": "6"}, "false"), ({"kafka.acks": "1", "kafka.enable.idempotence": "true"}, "true"),
+])  # fmt: skip
+def test_idempotent_unless_it_is_contradicted(options: dict[str, str], idempotent: str) -> None:
+    assert parsed(SERVERS | options).producer["enable.idempotence"] == idempotent
+
+
+def test_once() -> None:
+    found = parsed({**ONCE, "txnAppId": "copy", "txnVersion": "17"})
+    assert (found.exactly_once, found.store, found.write_name, found.write_version) == (True, "s3://b/p", "copy", 17)
+    assert found.producer["transaction.timeout.ms"] == "900000"
+    assert parsed({**ONCE, "kafka.transaction.timeout.ms": "60000"}).producer["transaction.timeout.ms"] == "60000"
+
+
+def test_warnings() -> None:
+    assert write_warnings({**SERVERS, "topics": "a", "checkpointLocation": "c", "kafka.metric.reporters": "x", "subscribe": "a"}) == [
+        "options that the producer does not have: kafka.metric.reporters",
+        "unknown option topics: did you mean topic?",
+    ]
