@@ -175,8 +175,9 @@ class Cli:
 def newcomer(directory: Path, store: Path, node_id: int, join: str) -> Generator[None]:
     """A controller of its own that joins; ends with the test."""
     flags = {
-        "store": f"file:{store}/objects", "data-dir": str(directory), "controller-id": str(node_id), "join": join,
-        "election-timeout-ms": "600", "session-timeout-ms": "3000", "session-grace-ms": "500", "log-level": "warning",
+        "store": f"file:{store}/objects", "metadata-log-dir": str(directory), "node-id": str(node_id),
+        "controller-quorum-join-servers": join, "controller-quorum-election-timeout-ms": "600", "log-level": "warning",
+        "broker-session-timeout-ms": "3000", "broker-session-grace-ms": "500",
     }  # fmt: skip
     command = [sys.executable, "-P", "-m", "deploy.cli", "controller"]
     for name, value in flags.items():

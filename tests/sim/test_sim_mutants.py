@@ -48,7 +48,12 @@ SCENARIO = {
     "only_the_owners_wal_is_read": "disaster",
 }
 SEEDS_MAX = 25
-FIRST_SEED = {"recovery_stops_early": 130, "closed_without_flush": 15, "image_not_rebuilt_after_a_reign": 30}
+FIRST_SEED = {
+    "recovery_stops_early": 130,
+    "closed_without_flush": 15,
+    "image_not_rebuilt_after_a_reign": 30,
+    "snapshot_of_what_is_not_committed": 60,
+}
 """Where to look when the bug shows in one seed of fifty: a PUT has to land between two requests of a recovery, and recoveries are short."""
 
 

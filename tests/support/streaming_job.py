@@ -8,6 +8,7 @@ import os
 import signal
 import sys
 import time
+import warnings
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -66,7 +67,9 @@ def start(spark: Any, job: Job) -> Any:
     }
     frame = spark.readStream.format("penstock").options(**options).load()
     if job.gate:
-        frame = frame.mapInArrow(gated(job.directory), frame.schema)
+        with warnings.catch_warnings():  # of a pandas that mapInArrow does not use
+            warnings.filterwarnings("ignore", "PySpark does not yet fully support pandas", FutureWarning)
+            frame = frame.mapInArrow(gated(job.directory), frame.schema)
 
     def sink(batch: DataFrame, batch_id: int) -> None:
         rows = sorted([row["partition"], row["offset"], bytes(row["value"]).decode()] for row in batch.collect())
