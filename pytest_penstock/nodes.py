@@ -196,7 +196,6 @@ class Nodes:
         config = BrokerConfig(
             node_id=node_id,
             listeners=(f"{HOST}:{self._ports[node_id]}",),
-            advertised_check="off",
             controllers=(self._controller_address,),
             offsets_topic_num_partitions=INTERNAL_PARTITIONS,
             transaction_state_log_num_partitions=INTERNAL_PARTITIONS,
