@@ -3,23 +3,24 @@
 Invariants: a topic without error has all its partitions; a partition whose leader is not alive says LEADER_NOT_AVAILABLE and names nobody
 (one that moves, or whose leader is dead, names the next leader if that is known, `broker.leaders`);
 leaders, replicas and controller are ids that `brokers` lists (replicas that are away stand in `offline_replicas`).
-Must not: block answers about existing topics on the controller: only creating topics waits for it.
+Must not: block answers about existing topics on the controller: only creating topics waits for it; nor hold up the event loop: what a
+partition's record was encoded to is kept until the record or a broker's state changes. Before, three clients that looked for leaders
+again and again in a cluster of 10,000 partitions (0.1 s an answer) kept brokers from their heartbeats, and these were fenced one by one.
 
 Source: Kafka's KafkaApis.handleTopicMetadataRequest, DefaultAutoTopicCreationManager, KIP-516 (topic ids).
 """
 
 import re
-from collections.abc import Awaitable, Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from typing import Final
 from uuid import UUID
 
 from broker import advertised
 from broker.config import BrokerConfig
-from broker.dispatch import encode_response
 from broker.errors import ErrorCode, code_of, code_of_status
 from broker.leaders import announced_leader
 from broker.ports import Node, RequestContext, Response
-from broker.wire import framing
+from broker.wire import apis, framing
 from broker.wire.gen.metadata import (
     MetadataRequest,
     MetadataRequestTopic,
@@ -29,10 +30,12 @@ from broker.wire.gen.metadata import (
     MetadataResponseTopic,
     decode_request,
 )
+from broker.wire.metadata import EncodedMetadata, EncodedTopic, encode_metadata, encode_partition
 from controller.errors import ControllerError
+from controller.metadata.image import MetadataImage
 from controller.metadata.topics import PartitionState, TopicState
 from controller.rpc import messages
-from stream.ids import NodeId
+from stream.ids import NodeEpoch, NodeId
 
 INTERNAL_TOPICS: Final = frozenset({"__consumer_offsets", "__transaction_state"})
 """Created by their coordinators with settings of their own, never by asking for them."""
@@ -50,15 +53,49 @@ def is_valid_topic_name(name: str) -> bool:
     return _NAME.fullmatch(name) is not None and name not in {".", ".."}
 
 
-def handle_metadata(node: Node, ctx: RequestContext) -> Response | Awaitable[Response]:
-    request = framing.decode_body(decode_request, ctx.frame, ctx.body_offset, ctx.api_version)
-    asked = request.topics
-    if asked is None or (not asked and ctx.api_version < _FIRST_WITH_EMPTY_AS_NONE):
-        return _encode(node, ctx, request, [_known(node, topic) for topic in node.image.topics])
-    missing = _creatable(node, request, asked)
-    if missing:
-        return _create_and_answer(node, ctx, request, asked, missing)
-    return _encode(node, ctx, request, _asked(node, asked, {}))
+class PartitionCache:
+    """What partitions were encoded to, by topic and version of the API: some 150 bytes each. Of one broker."""
+
+    def __init__(self, partitions_max: int = 200_000) -> None:
+        self._partitions_max = partitions_max
+        self.kept_count = 0
+        self._nodes: list[tuple[NodeId, NodeEpoch, bool, bool]] = []
+        """What an answer depends on besides the record: who is alive, and who would be the next leader."""
+        self._encoded: dict[tuple[UUID, int], tuple[list[PartitionState | None], list[bytes]]] = {}
+
+    def partitions(self, image: MetadataImage, topic: TopicState, version: int) -> Sequence[bytes]:
+        """Valid until the next call. 0.4 ms for 10,000 partitions that have not changed, 5 us for each that has."""
+        nodes = [(node.node_id, node.node_epoch, node.fenced, node.draining) for node in image.nodes]
+        if nodes != self._nodes or self.kept_count > self._partitions_max:
+            self._encoded.clear()
+            self.kept_count, self._nodes = 0, nodes
+        records, encoded = self._encoded.setdefault((topic.topic_id, version), ([], []))
+        added = len(topic.partitions) - len(records)
+        records += [None] * added
+        encoded += [b""] * added
+        self.kept_count += added
+        live = {node_id for node_id, _, fenced, _ in nodes if not fenced}
+        for index, record in enumerate(topic.partitions):
+            if records[index] is not record:
+                encoded[index] = encode_partition(_partition(image, record, live), version)
+                records[index] = record
+        return encoded
+
+
+def make_metadata_handler() -> Callable[[Node, RequestContext], Response | Awaitable[Response]]:
+    """The handler of one broker."""
+    cache = PartitionCache()
+
+    def handle_metadata(node: Node, ctx: RequestContext) -> Response | Awaitable[Response]:
+        request = framing.decode_body(decode_request, ctx.frame, ctx.body_offset, ctx.api_version)
+        answer = _Answer(node, ctx, request, cache)
+        asked = request.topics
+        if asked is None or (not asked and ctx.api_version < _FIRST_WITH_EMPTY_AS_NONE):
+            return answer.encode([answer.known(topic) for topic in node.image.topics])
+        missing = _creatable(node, request, asked)
+        return answer.after_creating(asked, missing) if missing else answer.encode(answer.asked(asked, {}))
+
+    return handle_metadata
 
 
 def _creatable(node: Node, request: MetadataRequest, asked: Sequence[MetadataRequestTopic]) -> list[str]:
@@ -68,12 +105,6 @@ def _creatable(node: Node, request: MetadataRequest, asked: Sequence[MetadataReq
     return sorted(
         name for name in names if node.image.topics.by_name(name) is None and is_valid_topic_name(name) and name not in INTERNAL_TOPICS
     )
-
-
-async def _create_and_answer(
-    node: Node, ctx: RequestContext, request: MetadataRequest, asked: Sequence[MetadataRequestTopic], names: list[str]
-) -> Response:
-    return _encode(node, ctx, request, _asked(node, asked, await _create(node, names)))
 
 
 async def _create(node: Node, names: list[str]) -> dict[str, ErrorCode]:
@@ -92,40 +123,60 @@ async def _create(node: Node, names: list[str]) -> dict[str, ErrorCode]:
     return {name: code for name, code in errors.items() if code not in {ErrorCode.NONE, ErrorCode.TOPIC_ALREADY_EXISTS}}
 
 
-def _asked(node: Node, asked: Sequence[MetadataRequestTopic], errors: dict[str, ErrorCode]) -> list[MetadataResponseTopic]:
-    unique: dict[tuple[UUID | None, str | None], None] = dict.fromkeys((topic.topic_id, topic.name) for topic in asked)
-    return [_by_id(node, topic_id) if topic_id is not None else _by_name(node, name, errors) for topic_id, name in unique]
+class _Answer:
+    """One request on its way to its answer."""
+
+    def __init__(self, node: Node, ctx: RequestContext, request: MetadataRequest, cache: PartitionCache) -> None:
+        self._node = node
+        self._ctx = ctx
+        self._request = request
+        self._cache = cache
+
+    async def after_creating(self, asked: Sequence[MetadataRequestTopic], names: list[str]) -> Response:
+        return self.encode(self.asked(asked, await _create(self._node, names)))
+
+    def asked(self, asked: Sequence[MetadataRequestTopic], errors: dict[str, ErrorCode]) -> list[EncodedTopic]:
+        unique: dict[tuple[UUID | None, str | None], None] = dict.fromkeys((topic.topic_id, topic.name) for topic in asked)
+        return [self._by_id(topic_id) if topic_id is not None else self._by_name(name, errors) for topic_id, name in unique]
+
+    def _by_id(self, topic_id: UUID) -> EncodedTopic:
+        topic = self._node.image.topics.by_id(topic_id)
+        if topic is None:
+            return EncodedTopic(MetadataResponseTopic(error_code=ErrorCode.UNKNOWN_TOPIC_ID, name=None, topic_id=topic_id), ())
+        return self.known(topic)
+
+    def _by_name(self, name: str | None, errors: dict[str, ErrorCode]) -> EncodedTopic:
+        if name is None:
+            return EncodedTopic(MetadataResponseTopic(error_code=ErrorCode.INVALID_REQUEST, name=None), ())
+        topic = self._node.image.topics.by_name(name)
+        if topic is not None:
+            return self.known(topic)
+        fallback = ErrorCode.UNKNOWN_TOPIC_OR_PARTITION if is_valid_topic_name(name) else ErrorCode.INVALID_TOPIC_EXCEPTION
+        code = errors.get(name, fallback)
+        return EncodedTopic(MetadataResponseTopic(error_code=code, name=name, is_internal=name in INTERNAL_TOPICS), ())
+
+    def known(self, topic: TopicState) -> EncodedTopic:
+        head = MetadataResponseTopic(name=topic.name, topic_id=topic.topic_id, is_internal=topic.name in INTERNAL_TOPICS)
+        return EncodedTopic(head, self._cache.partitions(self._node.image, topic, self._ctx.api_version))
+
+    def encode(self, topics: list[EncodedTopic]) -> Response:
+        node, ctx, request = self._node, self._ctx, self._request
+        if request.include_topic_authorized_operations:
+            for topic in topics:
+                topic.head.topic_authorized_operations = _NOT_ASKED if topic.head.error_code else TOPIC_OPERATIONS
+        brokers = (advertised.known_brokers if request.topics else advertised.live_brokers)(node, ctx.connection)
+        head = MetadataResponse(
+            brokers=[MetadataResponseBroker(broker.node_id, broker.host, broker.port, broker.rack) for broker in brokers],
+            cluster_id=node.cluster_id,
+            controller_id=advertised.controller_id(node),
+            cluster_authorized_operations=CLUSTER_OPERATIONS if request.include_cluster_authorized_operations else _NOT_ASKED,
+        )
+        message = EncodedMetadata(head, topics)
+        return framing.encode_response_frame(apis.METADATA, ctx.api_version, ctx.correlation_id, encode_metadata, message)
 
 
-def _by_id(node: Node, topic_id: UUID) -> MetadataResponseTopic:
-    topic = node.image.topics.by_id(topic_id)
-    if topic is None:
-        return MetadataResponseTopic(error_code=ErrorCode.UNKNOWN_TOPIC_ID, name=None, topic_id=topic_id)
-    return _known(node, topic)
-
-
-def _by_name(node: Node, name: str | None, errors: dict[str, ErrorCode]) -> MetadataResponseTopic:
-    if name is None:
-        return MetadataResponseTopic(error_code=ErrorCode.INVALID_REQUEST, name=None)
-    topic = node.image.topics.by_name(name)
-    if topic is not None:
-        return _known(node, topic)
-    fallback = ErrorCode.UNKNOWN_TOPIC_OR_PARTITION if is_valid_topic_name(name) else ErrorCode.INVALID_TOPIC_EXCEPTION
-    return MetadataResponseTopic(error_code=errors.get(name, fallback), name=name, is_internal=name in INTERNAL_TOPICS)
-
-
-def _known(node: Node, topic: TopicState) -> MetadataResponseTopic:
-    live = {state.node_id for state in node.image.nodes if not state.fenced}
-    return MetadataResponseTopic(
-        name=topic.name,
-        topic_id=topic.topic_id,
-        is_internal=topic.name in INTERNAL_TOPICS,
-        partitions=[_partition(node, partition, live) for partition in topic.partitions],
-    )
-
-
-def _partition(node: Node, partition: PartitionState, live: set[NodeId]) -> MetadataResponsePartition:
-    leader = announced_leader(node.image, partition)
+def _partition(image: MetadataImage, partition: PartitionState, live: set[NodeId]) -> MetadataResponsePartition:
+    leader = announced_leader(image, partition)
     return MetadataResponsePartition(
         error_code=ErrorCode.NONE if leader is not None else ErrorCode.LEADER_NOT_AVAILABLE,
         partition_index=partition.partition,
@@ -135,18 +186,3 @@ def _partition(node: Node, partition: PartitionState, live: set[NodeId]) -> Meta
         isr_nodes=[replica for replica in partition.replicas if replica in live],
         offline_replicas=[replica for replica in partition.replicas if replica not in live],
     )
-
-
-def _encode(node: Node, ctx: RequestContext, request: MetadataRequest, topics: list[MetadataResponseTopic]) -> Response:
-    if request.include_topic_authorized_operations:
-        for topic in topics:
-            topic.topic_authorized_operations = _NOT_ASKED if topic.error_code else TOPIC_OPERATIONS
-    brokers = (advertised.known_brokers if request.topics else advertised.live_brokers)(node, ctx.connection)
-    response = MetadataResponse(
-        brokers=[MetadataResponseBroker(broker.node_id, broker.host, broker.port, broker.rack) for broker in brokers],
-        cluster_id=node.cluster_id,
-        controller_id=advertised.controller_id(node),
-        topics=topics,
-        cluster_authorized_operations=CLUSTER_OPERATIONS if request.include_cluster_authorized_operations else _NOT_ASKED,
-    )
-    return encode_response(ctx, response)

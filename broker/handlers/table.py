@@ -29,7 +29,6 @@ INLINE: Final[Mapping[int, InlineHandler]] = {apis.PRODUCE.key: produce.handle_p
 _STATELESS: Final[Mapping[int, Handler]] = {
     apis.FETCH.key: fetch.handle_fetch,
     apis.LIST_OFFSETS.key: list_offsets.handle_list_offsets,
-    apis.METADATA.key: metadata.handle_metadata,
     apis.OFFSET_COMMIT.key: groups.handle_offset_commit,
     apis.OFFSET_FETCH.key: groups.handle_offset_fetch,
     apis.FIND_COORDINATOR.key: find_coordinator.handle_find_coordinator,
@@ -65,5 +64,6 @@ _STATELESS: Final[Mapping[int, Handler]] = {
 def make_handlers() -> dict[int, Handler]:
     """The handlers of a broker."""
     handlers: dict[int, Handler] = dict(_STATELESS)
+    handlers[apis.METADATA.key] = metadata.make_metadata_handler()
     handlers[apis.API_VERSIONS.key] = make_handler([*handlers, *INLINE])
     return handlers

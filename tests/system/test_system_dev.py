@@ -84,7 +84,9 @@ def test_a_group_goes_on_where_it_stopped(cluster: LocalCluster) -> None:
 def test_streams_and_nodes_show_the_metadata(cluster: LocalCluster) -> None:
     penstock(cluster, "topics", "create", "looked-at", "--partitions", "2")
     streams = asked(cluster, "streams", "describe", "looked-at")
-    assert sorted((stream["partition"], stream["kind"]) for stream in streams) == [(index, kind) for index in range(2) for kind in ("data", "meta", "txn")]
+    assert sorted((stream["partition"], stream["kind"]) for stream in streams) == [
+        (index, kind) for index in range(2) for kind in ("data", "meta", "txn")
+    ]
     nodes = asked(cluster, "nodes")
     assert [(node["node_id"], node["fenced"]) for node in nodes["nodes"]] == [(0, False), (1, False)]
     assert nodes["controller"] == cluster.state().controller
