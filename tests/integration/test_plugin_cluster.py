@@ -26,7 +26,11 @@ class Run:
 
     def __init__(self) -> None:
         self.process = ClusterProcess(Options())
-        self.process.wait_ready()
+        try:
+            self.process.wait_ready()
+        except BaseException:
+            self.process.close()
+            raise
         self.client = KafkaClient(self.process.bootstrap_servers)
         self.cluster = PenstockCluster(self.process, self.client)
 
