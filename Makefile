@@ -11,7 +11,7 @@ PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
-PACKAGES := objectstore stream controller broker deploy pyspark_penstock
+PACKAGES := objectstore stream controller broker deploy pyspark_penstock pytest_penstock
 SEEDS ?= 200
 MINUTES ?= 10
 JOBS ?= 2
@@ -64,6 +64,11 @@ test: check jre ## everything that CI runs, in under 25 minutes on 2 cores
 	$(BIN)/pytest -q tests/system $(ARGS)
 	$(BIN)/pytest -q tests/spark $(ARGS)
 	$(BIN)/pytest -q -n $(JOBS) tests/table $(ARGS)
+
+.PHONY: helm
+helm: venv ## the chart, the image's steps and compose; compiles helm once if Go is at hand
+	@deploy/ensure-helm.sh --if-possible
+	$(BIN)/pytest -q tests/helm $(ARGS)
 
 .PHONY: unit
 unit: venv ## the fast tests alone

@@ -170,16 +170,6 @@ def test_a_store_that_is_down_holds_acknowledgements_back(cluster: Penstock) -> 
     assert [record.text for record in cluster.consume("events")][-1] == "2"
 
 
-def test_faults_of_one_broker_are_not_the_others(cluster: Penstock) -> None:
-    cluster.topic("one", 1)
-    with (
-        cluster.store_faults(error_rate=1.0, operations=["put"], broker=0),
-        cluster.store_faults(error_rate=1.0, broker=1, operations=["list"]),
-    ):
-        leaders = {cluster._client._topic("one").leaders[0]}
-    assert leaders <= set(cluster.bootstrap_servers.split(","))
-
-
 def test_what_is_missing_is_told(cluster: Penstock) -> None:
     cluster.topic("few", 2)
     cluster.produce("few", "a", "b", "c")
