@@ -2,7 +2,8 @@
 
 Invariants: `propose` returns when its records are committed, and nobody reads a record before; offsets are contiguous; a proposal of an
 epoch that is over raises `NotLeader` and the runtime then forgets its image. Leadership is shown as active only when everything that
-earlier leaders committed is committed here: an image that has reached `committed_offset` then lacks nothing. The epoch is Raft's term.
+earlier leaders committed is committed here: an image that has reached `committed_offset` then lacks nothing; and not while it is handed
+over, when nothing can be proposed. The epoch is Raft's term.
 Must not decode records. Source: Raft reference 5; KRaft `RaftClient`.
 """
 
@@ -330,7 +331,8 @@ class RaftQuorum:
         if core.transferring_to not in {None, self._transferring_to}:
             _log.info("leadership_is_handed_over", target=core.transferring_to, fsync_p99_us=core.fsyncs.p99_us)
         self._transferring_to = core.transferring_to
-        leadership = Leadership(core.is_ready_to_serve, ControllerEpoch(core.term), self.address_of(core.leader))
+        leads = core.is_ready_to_serve and core.transferring_to is None
+        leadership = Leadership(leads, ControllerEpoch(core.term), self.address_of(core.leader))
         moved, self._committed = committed != self._committed, committed
         turned, self._shown = leadership != self._shown, leadership
         if moved or turned or core.needs_snapshot > core.commit:

@@ -56,8 +56,13 @@ class Backup:
         return self._offset
 
     async def open(self) -> None:
-        """Find out where the backup ends. Raises LogBehindBackup (we must not lead), BackupGap, ObjectStoreError, BackupCorrupt."""
+        """Find out where the backup ends.
+
+        Raises LogBehindBackup (we must not lead), BackupGap, ObjectStoreError, BackupCorrupt; NotLeader: a later leader's backup may be
+        ahead of us, which is no loss, so a majority has to confirm after the look that there is none.
+        """
         end = await self._log.end()
+        await self._quorum.confirm(self._epoch)
         committed = self._quorum.committed_offset
         if end > committed:
             _log.critical("log_behind_backup", committed=committed, backup=end)
@@ -68,7 +73,7 @@ class Backup:
         self._advance(end)
 
     async def run(self) -> None:
-        """Runs until it is cancelled or the reign is over. Raises LogBehindBackup, BackupFenced: the process has to end."""
+        """Runs until it is cancelled or the reign is over (NotLeader). Raises LogBehindBackup, BackupFenced: the process has to end."""
         retry_s = _RETRY_FIRST_S
         try:
             while True:

@@ -39,6 +39,7 @@ SCENARIO = {
     "uncommitted_records_are_served": "quorum",
     "image_not_rebuilt_after_a_reign": "controller",
     "snapshot_of_what_is_not_committed": "quorum",
+    "backup_judged_by_an_old_leader": "quorum",
     "sources_not_compared": "rewrite",
     "deleted_before_the_backup": "disaster",
     "answered_before_the_backup": "disaster",
@@ -53,6 +54,7 @@ FIRST_SEED = {
     "closed_without_flush": 15,
     "image_not_rebuilt_after_a_reign": 30,
     "snapshot_of_what_is_not_committed": 60,
+    "backup_judged_by_an_old_leader": 30,
 }
 """Where to look when the bug shows in one seed of fifty: a PUT has to land between two requests of a recovery, and recoveries are short."""
 
