@@ -12,8 +12,8 @@ from stream.config import StreamConfig
 
 _MIB = 1 << 20
 PREPARED_TTL_MS = 8_000
-LATE_PUT_GRACE_MS = 16_000
-"""Together longer than the longest pause."""
+LATE_PUT_GRACE_MS = 30_000
+"""Together longer than two of the longest pauses and the deadline of a PUT behind them."""
 
 
 @dataclass(frozen=True, slots=True)

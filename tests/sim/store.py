@@ -12,12 +12,14 @@ from random import Random
 from typing import Any, Protocol, TypeVar
 
 from objectstore.body import join_body
-from objectstore.errors import ObjectStoreError
+from objectstore.errors import ObjectStoreError, Unavailable
 from objectstore.faults import Fault, FaultConfig, FaultRule, FaultyStore, Latency
 from objectstore.memory import MemoryStore
 from objectstore.ports import Body, ObjectInfo, ObjectTail
 
 T = TypeVar("T")
+PUT_DEADLINE_S = 6.0
+"""Of one overwriting PUT, as every client of a real store has one (`S3Config.deadline_ms`)."""
 
 
 class BucketListener(Protocol):
@@ -116,7 +118,11 @@ class SimStore:
 
     async def put(self, key: str, body: Body) -> str:
         data = join_body(body)
-        return await self._call("put", key, lambda: self._faulty.put(key, data))
+        try:
+            async with asyncio.timeout(PUT_DEADLINE_S):
+                return await self._call("put", key, lambda: self._faulty.put(key, data))
+        except TimeoutError as error:
+            raise Unavailable("put", key, f"no answer in {PUT_DEADLINE_S} s") from error
 
     async def put_if_absent(self, key: str, body: Body) -> str:
         data = join_body(body)
