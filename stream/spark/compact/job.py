@@ -18,7 +18,6 @@ from stream.clock import WallClock
 from stream.compaction.plan import Merge, Output, check_outputs
 from stream.compaction.rewrite import build_output, read_entries
 from stream.errors import NotContiguous, ObjectCorrupt
-from stream.format.writer import BuiltObject
 from stream.ids import Millis, NodeEpoch, NodeId
 from stream.object_reader import ObjectReader, ObjectReaderConfig
 from stream.ports import NewObject, ObjectRole, PreparedObject, WalIdentity
@@ -70,29 +69,20 @@ class RewriteJob:
 
 
 async def rewrite(store: ObjectStore, task: RewriteTask, now_ms: WallClock) -> RewriteResult:
-    """Damage is read a second time before it is believed: it may have happened on the way. Raises ObjectStoreError."""
+    """Raises ObjectStoreError."""
     output = Output(ObjectRole.STREAM, (task.merge,))
-    try:
-        try:
-            built = await _built(store, task, output)
-        except ObjectCorrupt:
-            built = await _built(store, task, output)
-    except ObjectNotFound as error:
-        return RewriteResult(task, None, gone=True, detail=str(error))
-    except (ObjectCorrupt, NotContiguous) as error:
-        return RewriteResult(task, None, detail=str(error))
-    if now_ms() > task.put_until_ms:
-        return RewriteResult(task, None, gone=True, detail=f"{task.target.key} was prepared too long ago")
-    await store.put(task.target.key, built.chunks)
-    return RewriteResult(task, NewObject(task.target.object_id, task.target.key, output.role, built.size_bytes, built.ranges))
-
-
-async def _built(store: ObjectStore, task: RewriteTask, output: Output) -> BuiltObject:
     reader = ObjectReader(store, BlockCache(1), _READING)
     try:
         entries = await read_entries(reader, output.merges)
         built = build_output(output, NO_BROKER, task.created_ms, entries)
         check_outputs((output,), (built.ranges,))
+    except ObjectNotFound as error:
+        return RewriteResult(task, None, gone=True, detail=str(error))
+    except (ObjectCorrupt, NotContiguous) as error:
+        return RewriteResult(task, None, detail=str(error))
     finally:
         await reader.close()
-    return built
+    if now_ms() > task.put_until_ms:
+        return RewriteResult(task, None, gone=True, detail=f"{task.target.key} was prepared too long ago")
+    await store.put(task.target.key, built.chunks)
+    return RewriteResult(task, NewObject(task.target.object_id, task.target.key, output.role, built.size_bytes, built.ranges))
