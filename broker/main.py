@@ -52,6 +52,7 @@ async def serve(
     from broker.server import PortTaken
     from controller.errors import ControllerError
     from objectstore.errors import ObjectStoreError
+    from objectstore.metered import MeteredStore
     from objectstore.url import open_store
     from stream.errors import StreamError
 
@@ -60,7 +61,7 @@ async def serve(
     for number in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(number, stop_asked.set)
     try:
-        store = open_store(store_url)
+        store = MeteredStore(open_store(store_url))
     except (ObjectStoreError, OSError) as error:
         log.error("broker_not_started", reason=str(error))
         return EXIT_NOT_STARTED

@@ -51,6 +51,8 @@ from controller.rpc.client import ControllerClient
 from controller.rpc.follower import MetadataFollower
 from controller.rpc.messages import BrokerRegistered, DrainBroker, MoveTiming, RegisterBroker, ReportMoves, UnregisterBroker
 from controller.rpc.stream_metadata import ControllerStreamMetadata
+from controller.version import product_version
+from objectstore.metered import MeteredStore
 from objectstore.ports import ObjectStore
 from objectstore.probe import probe_conditional_writes
 from stream.block_cache import BlockCache
@@ -217,7 +219,8 @@ class Broker:
             await self.store.put(f"{PROBE_PREFIX}{me.node_id}", b"x")
 
         interval_s = self.config.load_report_interval_ms / 1_000
-        reporter = LoadReporter(me, self.client, self.partitions, probe, interval_s=interval_s)
+        counts = self.store.snapshot if isinstance(self.store, MeteredStore) else None
+        reporter = LoadReporter(me, self.client, self.partitions, probe, interval_s=interval_s, store_stats=counts)
         self._in_background(reporter.run())
 
     def _merger(self, metadata: ControllerStreamMetadata, me: WalIdentity) -> Merger:
@@ -237,6 +240,7 @@ class Broker:
             machine_host=machine_host,
             rack=self.config.rack or None,
             other_listeners=tuple(NodeListener(other.name, other.host, other.port) for other in others),
+            version=product_version(),
         )
         registered: BrokerRegistered = await self.client.register_broker(request, timeout_s=self.config.registration_timeout_ms / 1_000)
         self.node_id, self.node_epoch, self.cluster_id = registered.node_id, registered.node_epoch, registered.cluster_id
