@@ -2,8 +2,8 @@
 
 Prices are those of Amazon S3 Standard in us-east-1 (https://aws.amazon.com/s3/pricing/), as they were understood in November 2026: 0.005
 USD per 1,000 PUT, COPY, POST or LIST requests, 0.0004 USD per 1,000 GET and other requests, DELETE free, 0.023 USD per GB and month for
-the first 50 TB. Invariant: pure. Not in it: what controllers ask of the store (at most some 2 PUT/s: backup and manifest), transfer to other
-regions and the internet, and objects that wait for deletion.
+the first 50 TB. Invariant: pure. Not in it: what controllers ask of the store (at most some 2 PUT/s: backup and manifest), transfer to
+other regions and the internet, and objects that wait for deletion.
 """
 
 from collections.abc import Iterable
