@@ -107,7 +107,7 @@ class ControllerService:
         self._quorum = quorum
         self._standby = standby
         self._now = now
-        self._now_ms = now_ms
+        self._wall_ms = now_ms
         self._lead: Lead | None = None
         self._leading = asyncio.Event()
         self._followers: dict[asyncio.Task[None], FollowRequest] = {}
@@ -171,7 +171,7 @@ class ControllerService:
             address=role.address,
             members=list(self._quorum.controllers),
             version=product_version(),
-            now_ms=self._now_ms(),
+            now_ms=self._wall_ms(),
         )
         return _encode(Reply(controller_epoch=leadership.epoch, value=status))
 
