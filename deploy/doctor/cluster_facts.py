@@ -20,7 +20,7 @@ from deploy.errors import KafkaFailed
 from deploy.wire import WireClient
 
 CONTROLLER_S: Final = 3.0
-LEADER_S: Final = 8.0
+LEADER_S: Final = 5.0
 """Elections take a second or two."""
 BROKER_S: Final = 5.0
 BROKERS_AT_ONCE: Final = 16

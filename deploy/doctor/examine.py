@@ -213,7 +213,11 @@ class Examination:
             wait_s = known.first_at + self._order.settle_s - asyncio.get_running_loop().time()
             self._doing = "waiting: what passes is no finding"
             await asyncio.sleep(max(0.0, wait_s))
-        refreshed = await self._step(f.PARTITIONS, "reading the metadata again", _true(metadata.refresh()))
+        if metadata.is_live and (known.quorum is None or known.quorum.quorum is None):
+            known.problems.setdefault(f.PARTITIONS, "nobody leads")
+            refreshed = None
+        else:
+            refreshed = await self._step(f.PARTITIONS, "reading the metadata again", _true(metadata.refresh()))
         if refreshed is None and known.inventory is not None:
             known.inventory = None
             known.problems[f.OBJECTS] = f"the metadata could not be read again: {known.problems[f.PARTITIONS]}"
@@ -271,7 +275,8 @@ class Examination:
         """Of a backup it says nothing that brokers and leaders are up to: nobody may be alive."""
         known, checks = self._known, self._known.checks
         notes: Mapping[int, str] = known.quorum.notes if known.quorum else {}
-        if self._metadata is not None and self._metadata.is_live:
+        is_live = self._metadata is not None and self._metadata.is_live
+        if is_live:
             controllers = known.quorum.controllers if known.quorum else ()
             checks[f.VERSIONS] = judge.versions(now, controllers)
             if known.asked is not None:
@@ -280,7 +285,7 @@ class Examination:
             checks[f.PARTITIONS] = judge.partitions(now, int(wall_ms()))
         inventory = known.inventory
         if inventory is not None:
-            checks[f.WALS] = judge.wals(now, inventory.backlogs, inventory.wals_of_nobody(), self._store_now_ms())
+            checks[f.WALS] = judge.wals(now, inventory.backlogs, inventory.wals_of_nobody(), self._store_now_ms(), is_live=is_live)
 
     async def _judge_objects(self, inventory: Inventory) -> None:
         known, metadata, store = self._known, self._metadata, self._store

@@ -177,14 +177,18 @@ def partitions(seen: ClusterSeen, now_ms: int) -> CheckResult:
     return result(f.PARTITIONS, summary, found)
 
 
-def wals(seen: ClusterSeen, backlogs: Mapping[WalIdentity, Backlog], nobodys: Sequence[Suspect], now_ms: int) -> CheckResult:
-    """now_ms: of the store's clock."""
+def wals(
+    seen: ClusterSeen, backlogs: Mapping[WalIdentity, Backlog], nobodys: Sequence[Suspect], now_ms: int, *, is_live: bool = True
+) -> CheckResult:
+    """now_ms: of the store's clock. is_live: else nobody may be there to commit or recover anything."""
     found: list[Finding] = []
     waiting = 0
     for writer, wal in sorted(seen.wals.items()):
         backlog = backlogs.get(writer) or Backlog()
         waiting += backlog.size_bytes
         age_ms = now_ms - backlog.oldest_ms if backlog.slots else 0
+        if not is_live:
+            continue
         if not wal.is_alive:
             asked = f"broker {wal.recoverer.node_id} was asked to" if wal.recoverer.node_id >= 0 else "nobody was asked to"
             found.append(
