@@ -13,18 +13,25 @@ from objectstore.memory import MemoryStore
 from objectstore.metered import MeteredStore
 
 
+def document(printed: str) -> dict[str, Any]:
+    """The JSON among the log lines of a cluster that runs in this process."""
+    lines = printed.splitlines()
+    found: dict[str, Any] = json.loads("\n".join(lines[lines.index("{") : lines.index("}") + 1]))
+    return found
+
+
 async def test_requests_to_the_store_and_their_cost_by_broker_and_in_total(tmp_path: Path) -> None:
     store = MeteredStore(MemoryStore())
     async with Cluster(tmp_path, brokers=2, store=store, load_report_interval_ms=50) as cluster:
         cli = Cli(cluster, tmp_path)
 
         async def top(*arguments: str) -> dict[str, Any]:
-            found: dict[str, Any] = json.loads(await cli.run("top", "--once", "--interval", "0.1", "--json", *arguments))
-            return found
+            return document(await cli.run("top", "--once", "--interval", "0.1", "--json", *arguments))
 
         async with asyncio.timeout(READY_S):
-            while any(not node["store"] or not node["store"][0] for node in (view := await top())["cluster"]["nodes"]):
-                await asyncio.sleep(0.05)
+            view = await top()
+            while any(not node["store"] or not node["store"][0] for node in view["cluster"]["nodes"]):
+                view = await top()
         stores = [node["store"] for node in view["cluster"]["nodes"]]
         assert view["cost"]["requests"] == pytest.approx([sum(rates) for rates in zip(*stores, strict=True)])
         assert view["cost"]["requests_usd_month"] > 0
@@ -37,5 +44,5 @@ async def test_requests_to_the_store_and_their_cost_by_broker_and_in_total(tmp_p
 
 async def test_a_broker_that_does_not_count_shows_a_dash_never_a_zero(tmp_path: Path) -> None:
     async with Cluster(tmp_path, load_report_interval_ms=50) as cluster:
-        view = json.loads(await Cli(cluster, tmp_path).run("top", "--once", "--interval", "0.1", "--json"))
+        view = document(await Cli(cluster, tmp_path).run("top", "--once", "--interval", "0.1", "--json"))
         assert (view["cluster"]["nodes"][0]["store"], view["cost"]["requests"], view["cost"]["requests_usd_month"]) == (None, None, None)

@@ -11,6 +11,8 @@ import pytest
 from controller.metadata.image import MetadataImage
 from controller.metadata.records import (
     ClusterRecord,
+    ControllerEpoch,
+    MetadataOffset,
     Move,
     NodeRecord,
     ObjectCommitted,
@@ -67,16 +69,18 @@ MEMBERS = [
     )
     for number in range(3)
 ]  # fmt: skip
+EPOCH, OFFSET = ControllerEpoch(1), MetadataOffset(100)
 QUORUM = QuorumStatus(
-    cluster_id="c", leader_id=0, leader_epoch=1, high_watermark=9, log_end=9, committed_offset=100, version=1, is_changing=False,
+    cluster_id="c", leader_id=0, leader_epoch=EPOCH, high_watermark=9, log_end=9, committed_offset=OFFSET, version=1, is_changing=False,
     members=MEMBERS,
-)  # type: ignore[arg-type]  # fmt: skip
+)  # fmt: skip
 STATUSES = [
     ControllerStatus(
-        cluster_id="c", controller_id=number, controller_epoch=1, committed_offset=100, active=number == 0, role="voter", version="1.0"
-    )  # type: ignore[arg-type]
+        cluster_id="c", controller_id=number, controller_epoch=EPOCH, committed_offset=OFFSET, active=number == 0, role="voter",
+        version="1.0",
+    )
     for number in range(3)
-]
+]  # fmt: skip
 CONTROLLERS = QuorumFacts("c0:9093", tuple(ControllerFacts(f"c{number}:9093", STATUSES[number]) for number in range(3)), QUORUM, {})
 STORE = StoreFacts("s3://b", latencies_ms={"PUT": (20.0, 30.0, 900.0)}, cluster_ids=("c",))
 BACKUP = BackupFacts("", 100, 100, NOW_MS - 90_000, -1, 12, NOW_MS)
@@ -283,7 +287,14 @@ MOVE = Move(NodeId(1), NodeId(2), Millis(NOW_MS - 30_000), Millis(NOW_MS - 20_00
 
 
 def test_a_look_finds_what_a_dead_broker_leads_and_moves_past_their_deadline() -> None:
-    records = [node(1), node(2, fenced=True), TopicRecord(TOPIC_ID, "t"), partition(0, 1), partition(1, 2), partition(2, -1, MOVE)]
+    records: list[Record] = [
+        node(1),
+        node(2, fenced=True),
+        TopicRecord(TOPIC_ID, "t"),
+        partition(0, 1),
+        partition(1, 2),
+        partition(2, -1, MOVE),
+    ]
     looked = seen(image_of(*records, WalRecord(NodeId(2), NodeEpoch(2), WalSequence(0))), NOW_MS)
     assert looked.leaderless == {("t", 1)}
     assert looked.hanging == {("t", 2): MoveFacts(1, 2, NOW_MS - 30_000)}
@@ -298,7 +309,8 @@ def test_what_passes_between_two_looks_is_no_finding() -> None:
     first = replace(SEEN, leaderless=frozenset({("t", 0), ("t", 1)}), hanging={("t", 2): move, ("t", 3): move}, wals={DEAD: wal})
     second = replace(SEEN, leaderless=frozenset({("t", 1), ("t", 5)}), hanging={("t", 2): MoveFacts(1, 2, 9), ("t", 3): move})
     found = lasting(first, replace(second, wals={DEAD: wal, ONE: WalFacts(ONE, 0, False, NOBODY)}))
-    assert (found.leaderless, found.hanging, list(found.wals)) == ({("t", 1)}, {("t", 3): move}, [DEAD])
+    assert found.leaderless == frozenset({("t", 1)})
+    assert (dict(found.hanging), list(found.wals)) == ({("t", 3): move}, [DEAD])
 
 
 # --- the inventory --------------------------------------------------------------------------------------------------------------------
