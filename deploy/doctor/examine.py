@@ -284,8 +284,9 @@ class Examination:
             checks[f.BROKERS] = judge.brokers(now, notes)
             checks[f.PARTITIONS] = judge.partitions(now, int(wall_ms()))
         inventory = known.inventory
-        if inventory is not None:
-            checks[f.WALS] = judge.wals(now, inventory.backlogs, inventory.wals_of_nobody(), self._store_now_ms(), is_live=is_live)
+        found = judge.ListedWals(inventory.backlogs, inventory.wals_of_nobody()) if inventory is not None else None
+        if is_live or found is not None:
+            checks[f.WALS] = judge.wals(now, found, self._store_now_ms(), is_live=is_live)
 
     async def _judge_objects(self, inventory: Inventory) -> None:
         known, metadata, store = self._known, self._metadata, self._store

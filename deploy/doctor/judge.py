@@ -7,7 +7,7 @@ with the reason beside each. Must not gather.
 from collections.abc import Mapping, Sequence
 from itertools import groupby
 from statistics import median
-from typing import Final
+from typing import Final, NamedTuple
 
 from deploy.doctor import findings as f
 from deploy.doctor.facts import (
@@ -48,6 +48,13 @@ BACKUP_AGE_MS: Final = 30_000
 BACKUP_OBJECTS: Final = 3_000
 """A snapshot is due after 1,000."""
 LEASES_SHARE: Final = 0.9
+
+
+class ListedWals(NamedTuple):
+    """What the listing found: slots that are not committed, by WAL, and those of WALs that the metadata do not know."""
+
+    backlogs: Mapping[WalIdentity, Backlog]
+    nobodys: Sequence[Suspect]
 
 
 def store(facts: StoreFacts, cluster_id: str) -> CheckResult:
@@ -177,36 +184,27 @@ def partitions(seen: ClusterSeen, now_ms: int) -> CheckResult:
     return result(f.PARTITIONS, summary, found)
 
 
-def wals(
-    seen: ClusterSeen, backlogs: Mapping[WalIdentity, Backlog], nobodys: Sequence[Suspect], now_ms: int, *, is_live: bool = True
-) -> CheckResult:
-    """now_ms: of the store's clock. is_live: else nobody may be there to commit or recover anything."""
+def wals(seen: ClusterSeen, listed_wals: ListedWals | None, now_ms: int, *, is_live: bool = True) -> CheckResult:
+    """listed_wals None: the bucket was not listed. now_ms: of the store's clock. is_live: else nobody may be there to commit or recover."""
     found: list[Finding] = []
-    waiting = 0
-    for writer, wal in sorted(seen.wals.items()):
+    backlogs = listed_wals.backlogs if listed_wals is not None else {}
+    for writer, wal in sorted(seen.wals.items() if is_live else ()):
         backlog = backlogs.get(writer) or Backlog()
-        waiting += backlog.size_bytes
         age_ms = now_ms - backlog.oldest_ms if backlog.slots else 0
-        if not is_live:
-            continue
         if not wal.is_alive:
             asked = f"broker {wal.recoverer.node_id} was asked to" if wal.recoverer.node_id >= 0 else "nobody was asked to"
-            found.append(
-                f.WAL_WAITS.found(
-                    node_id=writer.node_id,
-                    node_epoch=writer.node_epoch,
-                    slots=backlog.slots,
-                    size=size(backlog.size_bytes),
-                    recoverer=asked,
-                )
-            )
+            waiting = "" if listed_wals is None else f"{backlog.slots:,} slots ({size(backlog.size_bytes)}) wait, "
+            found.append(f.WAL_WAITS.found(node_id=writer.node_id, node_epoch=writer.node_epoch, waiting=waiting, recoverer=asked))
         elif backlog.slots >= BACKLOG_SLOTS or age_ms >= BACKLOG_AGE_MS:
             found.append(
                 f.WAL_BACKLOG.found(node_id=writer.node_id, slots=backlog.slots, size=size(backlog.size_bytes), age_s=age_ms / 1_000)
             )
-    if nobodys:
-        found.append(f.WAL_UNKNOWN.found(count=len(nobodys), example=nobodys[0].key))
-    return result(f.WALS, f"{len(seen.wals)} running, {size(waiting)} not committed", found)
+    if listed_wals is None:
+        return result(f.WALS, f"{len(seen.wals)} running; what lies in them was not listed", found)
+    if listed_wals.nobodys:
+        found.append(f.WAL_UNKNOWN.found(count=len(listed_wals.nobodys), example=listed_wals.nobodys[0].key))
+    uncommitted = sum(backlog.size_bytes for backlog in backlogs.values())
+    return result(f.WALS, f"{len(seen.wals)} running, {size(uncommitted)} not committed", found)
 
 
 def backup(facts: BackupFacts) -> CheckResult:

@@ -100,7 +100,7 @@ def test_nothing_is_found_where_nothing_is_wrong() -> None:
         judge.store(STORE, "c"), judge.clocks([ClockSpan("x", "y", -100.0, 900.0)]), judge.controllers(CONTROLLERS),
         judge.versions(SEEN, CONTROLLERS.controllers), judge.brokers(SEEN, {1: "is leaving"}),
         judge.listeners(SEEN, [ListenerFacts(1, "first", "b1:9092", answered=(1, "c"))]), judge.partitions(SEEN, NOW_MS),
-        judge.wals(SEEN, {ONE: Backlog(100, 1 << 20, NOW_MS - 30_000)}, [], NOW_MS), judge.backup(BACKUP), judge.manifest(MANIFEST),
+        judge.wals(SEEN, listed_wals({ONE: Backlog(100, 1 << 20, NOW_MS - 30_000)}), NOW_MS), judge.backup(BACKUP), judge.manifest(MANIFEST),
     ]  # fmt: skip
     assert [check.level for check in checks] == [Level.OK] * len(checks)
     assert (judge.lost([]), judge.damaged([], []), judge.orphans([], 0, "1d")) == ([], [], [])
@@ -205,14 +205,21 @@ def test_partitions() -> None:
     }
 
 
+def listed_wals(backlogs: Mapping[WalIdentity, Backlog], *nobodys: Suspect) -> judge.ListedWals:
+    return judge.ListedWals(backlogs, nobodys)
+
+
 def test_wals() -> None:
     dead = replace(SEEN, wals={DEAD: WalFacts(DEAD, 5, False, TWO)})
-    found = told(judge.wals(dead, {DEAD: Backlog(4, 2_048, NOW_MS)}, [], NOW_MS))["wal-not-recovered"]
-    assert found.endswith("4 slots (2.0 KiB) wait, broker 2 was asked to.")
+    waits = listed_wals({DEAD: Backlog(4, 2_048, NOW_MS)})
+    found = told(judge.wals(dead, waits, NOW_MS))["wal-not-recovered"]
+    assert found.endswith("start is over: 4 slots (2.0 KiB) wait, broker 2 was asked to.")
+    assert told(judge.wals(dead, None, NOW_MS))["wal-not-recovered"].endswith("start is over: broker 2 was asked to.")
     many = {ONE: Backlog(judge.BACKLOG_SLOTS, 1, NOW_MS)}
     old = {ONE: Backlog(1, 1, NOW_MS - judge.BACKLOG_AGE_MS)}
-    assert [list(told(judge.wals(SEEN, backlogs, [], NOW_MS))) for backlogs in (many, old)] == [["wal-backlog"]] * 2
-    assert list(told(judge.wals(SEEN, {}, [Suspect("wal/9/9/0", 1, 1)], NOW_MS))) == ["wal-of-nobody"]
+    assert [list(told(judge.wals(SEEN, listed_wals(backlogs), NOW_MS))) for backlogs in (many, old)] == [["wal-backlog"]] * 2
+    assert list(told(judge.wals(SEEN, listed_wals({}, Suspect("wal/9/9/0", 1, 1)), NOW_MS))) == ["wal-of-nobody"]
+    assert told(judge.wals(dead, waits, NOW_MS, is_live=False)) == {}
 
 
 def test_backup_and_manifest() -> None:
