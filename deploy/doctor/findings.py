@@ -255,7 +255,8 @@ WAL_WAITS: Final = Kind(
     "wal-not-recovered",
     Level.FAIL,
     "The WAL of broker {node_id}, start {node_epoch}, is not recovered although that start is over: {waiting}{recoverer}.",
-    "A living broker recovers it: start one if there is none (`penstock nodes`), else look for wal_recovery_failed in the log of the one named.",
+    "A living broker recovers it: start one if there is none (`penstock nodes`), else look for wal_recovery_failed in the log of the one "
+    "named.",
 )
 WAL_BACKLOG: Final = Kind(
     "wal-backlog",

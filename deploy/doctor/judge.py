@@ -187,7 +187,7 @@ def partitions(seen: ClusterSeen, now_ms: int) -> CheckResult:
 def wals(seen: ClusterSeen, listed_wals: ListedWals | None, now_ms: int, *, is_live: bool = True) -> CheckResult:
     """listed_wals None: the bucket was not listed. now_ms: of the store's clock. is_live: else nobody may be there to commit or recover."""
     found: list[Finding] = []
-    backlogs = listed_wals.backlogs if listed_wals is not None else {}
+    backlogs: Mapping[WalIdentity, Backlog] = listed_wals.backlogs if listed_wals is not None else {}
     for writer, wal in sorted(seen.wals.items() if is_live else ()):
         backlog = backlogs.get(writer) or Backlog()
         age_ms = now_ms - backlog.oldest_ms if backlog.slots else 0

@@ -100,7 +100,8 @@ def test_nothing_is_found_where_nothing_is_wrong() -> None:
         judge.store(STORE, "c"), judge.clocks([ClockSpan("x", "y", -100.0, 900.0)]), judge.controllers(CONTROLLERS),
         judge.versions(SEEN, CONTROLLERS.controllers), judge.brokers(SEEN, {1: "is leaving"}),
         judge.listeners(SEEN, [ListenerFacts(1, "first", "b1:9092", answered=(1, "c"))]), judge.partitions(SEEN, NOW_MS),
-        judge.wals(SEEN, listed_wals({ONE: Backlog(100, 1 << 20, NOW_MS - 30_000)}), NOW_MS), judge.backup(BACKUP), judge.manifest(MANIFEST),
+        judge.wals(SEEN, listed_wals({ONE: Backlog(100, 1 << 20, NOW_MS - 30_000)}), NOW_MS),
+        judge.backup(BACKUP), judge.manifest(MANIFEST),
     ]  # fmt: skip
     assert [check.level for check in checks] == [Level.OK] * len(checks)
     assert (judge.lost([]), judge.damaged([], []), judge.orphans([], 0, "1d")) == ([], [], [])
