@@ -37,6 +37,10 @@ STEP_S: Final = 60.0
 LIST_S: Final = 3_600.0
 """About 20 million objects on S3."""
 
+MANIFEST_S: Final = 15.0
+MANIFEST_POLL_S: Final = 0.5
+"""How long a manifest may lack what the metadata had, and how often it is looked at meanwhile."""
+
 OVERDUE_MS: Final = 6 * 3_600_000
 """Longer than the graces by default (a minute; an hour for what was never committed)."""
 
@@ -209,7 +213,7 @@ class Examination:
         first = known.first
         assert first is not None
         unanswered = any(item.problem for item in known.asked or ())
-        if metadata.is_live and (first.may_be_passing or unanswered or self._manifest_is_behind()):
+        if metadata.is_live and (first.may_be_passing or unanswered):
             wait_s = known.first_at + self._order.settle_s - asyncio.get_running_loop().time()
             self._doing = "waiting: what passes is no finding"
             await asyncio.sleep(max(0.0, wait_s))
@@ -235,15 +239,18 @@ class Examination:
         root, first = known.root, known.first
         if root is None or first is None:
             return False
-        return root.metadata_offset < first.end_offset and published_by(root) != known.published
+        is_live = self._metadata is not None and self._metadata.is_live
+        return is_live and root.metadata_offset < first.end_offset and published_by(root) != known.published
 
     async def _look_at_manifest(self, store: ObjectStore, cluster_id: str) -> None:
-        """Behind the first look still: publishing takes a second."""
+        """It has some time to reach what the first look saw: publishing takes a second, and its PUT."""
         known = self._known
         known.root = await newest_manifest(store, cluster_id)
-        is_live = self._metadata is not None and self._metadata.is_live
-        behind = is_live and self._manifest_is_behind()
-        facts = await manifest_facts(store, cluster_id, known.root, int(wall_ms()), is_behind=behind)
+        now = asyncio.get_running_loop().time
+        while self._manifest_is_behind() and now() < known.first_at + MANIFEST_S:
+            await asyncio.sleep(MANIFEST_POLL_S)
+            known.root = await newest_manifest(store, cluster_id)
+        facts = await manifest_facts(store, cluster_id, known.root, int(wall_ms()), is_behind=self._manifest_is_behind())
         known.checks[f.MANIFEST] = judge.manifest(facts)
 
     def _store_now_ms(self) -> int:
