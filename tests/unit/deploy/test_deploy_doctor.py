@@ -43,10 +43,12 @@ from deploy.doctor.facts import (
     WalFacts,
 )
 from deploy.doctor.findings import KINDS, CheckResult, Level
-from deploy.doctor.inventory import PARTS, Backlog, Damaged, Expected, Inventory, LostRange, Suspect, lost_ranges, overdue
+from deploy.doctor.inventory import PARTS, Backlog, Damaged, Expected, Inventory, LostRange, Suspect, is_unknown, lost_ranges, overdue
+from deploy.doctor.listing import delete_orphans, really_missing
 from deploy.doctor.report import report
 from deploy.doctor.seen import lasting, seen
-from objectstore.ports import ObjectInfo
+from objectstore.memory import MemoryStore
+from objectstore.ports import DELETE_BATCH_COUNT, ObjectInfo
 from stream.ids import Millis, NodeEpoch, NodeId, ObjectId, Offset, StreamEpoch, StreamId, WalSequence
 from stream.keys import data_key, wal_key
 from stream.ports import WalIdentity
@@ -407,6 +409,7 @@ def test_of_wals_only_slots_below_the_end_are_orphans_never_a_fence() -> None:
     found = {**WHOLE, **slots(DEAD, 0, 4, 5, 6), **slots(DEAD, 2, size_bytes=48), **slots(ONE, 1, 3, 4)}
     inventory = listed(image, found)
     assert [suspect.key for suspect in inventory.orphans()] == list(slots(DEAD, 0))
+    assert [slot for slot in range(7) if is_unknown(image, wal_key(DEAD, WalSequence(slot)))] == [0, 2, 3]  # 1 is in place, 4 the fence
     assert (inventory.backlogs[ONE].slots, inventory.backlogs[ONE].size_bytes) == (2, 200)
     assert inventory.backlogs[ONE].newest == (wal_key(ONE, WalSequence(4)), NOW_MS - 5_000)
 
@@ -438,3 +441,41 @@ def test_the_rest_of_the_bucket_by_its_own_rules() -> None:
 def test_what_was_given_up_long_ago_is_overdue() -> None:
     image = image_of(ObjectPrepared(ObjectId(1), data_key(ObjectId(1)), Millis(0)), ObjectDestroyed(ObjectId(1), Millis(NOW_MS - 10_000)))
     assert (overdue(image, NOW_MS, 9_000), overdue(image, NOW_MS, 10_000)) == (1, 0)
+
+
+# --- deleting -------------------------------------------------------------------------------------------------------------------------
+
+
+class Growing:
+    """Metadata that know one more object at each look."""
+
+    is_live = True
+
+    def __init__(self, *news: Record) -> None:
+        self.image = image_of()
+        self._news = list(news)
+
+    async def refresh(self) -> None:
+        if self._news:
+            self.image.apply_all([self._news.pop(0)])
+
+    async def close(self) -> None:
+        """Nothing is open."""
+
+
+async def test_what_has_become_known_since_is_not_deleted_batch_by_batch() -> None:
+    store = MemoryStore()
+    keys = [data_key(ObjectId(number)) for number in range(DELETE_BATCH_COUNT + 2)]
+    for key in keys:
+        await store.put(key, b"x")
+    kept = ObjectId(0), ObjectId(DELETE_BATCH_COUNT)
+    metadata = Growing(*(ObjectPrepared(number, data_key(number), Millis(0)) for number in kept))
+    assert await delete_orphans(store, metadata, [Suspect(key, 1, 0) for key in keys], lambda _: None) == DELETE_BATCH_COUNT
+    assert {info.key async for info in store.list("")} == {data_key(number) for number in kept}
+
+
+async def test_an_object_that_is_there_when_it_is_asked_for_is_not_missing() -> None:
+    store = MemoryStore()
+    await store.put("data/a", b"x")
+    asked = [Expected("data/a", ObjectId(1), 1), Expected("data/b", ObjectId(2), 1)]
+    assert await really_missing(store, asked) == asked[1:]
