@@ -40,8 +40,8 @@ class ControllerReader:
         yield table.NODE_INFO, ("controller", str(server.controller_id), server.cluster_id, self._version), 1
         yield from _quorum(server, quorum)
         yield from _reign(quorum, server.reign if server.is_leading else None)
-        yield from _brokers(server.image)
-        yield from _leaders(server.image, time.time_ns() // 1_000_000)
+        yield from read_brokers(server.image)
+        yield from read_leaders(server.image, time.time_ns() // 1_000_000)
         yield from _objects(server.image)
 
 
@@ -72,7 +72,7 @@ def _reign(quorum: RaftQuorum, reign: Reign | None) -> Iterator[Reading]:
     yield table.EXCLUDED, (), 0 if reign is None else reign.excluded
 
 
-def _brokers(image: MetadataImage) -> Iterator[Reading]:
+def read_brokers(image: MetadataImage) -> Iterator[Reading]:
     states = {"alive": 0, "fenced": 0, "draining": 0}
     for node in image.nodes:
         states["fenced" if node.fenced else "draining" if node.draining else "alive"] += 1
@@ -82,7 +82,7 @@ def _brokers(image: MetadataImage) -> Iterator[Reading]:
     yield table.RECOVERIES, (), sum(not image.nodes.is_alive(wal.writer) for wal in image.nodes.running_wals())
 
 
-def _leaders(image: MetadataImage, now_ms: int) -> Iterator[Reading]:
+def read_leaders(image: MetadataImage, now_ms: int) -> Iterator[Reading]:
     topics = image.topics
     moving = leaderless = overdue = 0
     oldest_ms = now_ms

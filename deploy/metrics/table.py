@@ -158,7 +158,10 @@ LOG_CACHE_READS: Final = _of_broker(
 )
 BLOCK_CACHE: Final = _of_broker("gauge", "penstock_block_cache_bytes", "Blocks of objects in memory.")
 BLOCK_CACHE_READS: Final = _of_broker(
-    "counter", "penstock_block_cache_reads_total", "Blocks wanted: hit, or miss (read from the store).", "result"
+    "counter",
+    "penstock_block_cache_reads_total",
+    "Blocks wanted: hit, or miss (read from the store). Those of small objects come with the index, and are hits.",
+    "result",
 )
 
 # --- controllers: the quorum --------------------------------------------------------------------------------------------------------------

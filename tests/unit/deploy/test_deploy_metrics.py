@@ -5,6 +5,7 @@ import re
 import subprocess
 import sys
 from pathlib import Path
+from uuid import UUID
 
 import pytest
 import yaml
@@ -12,10 +13,14 @@ from prometheus_client import CollectorRegistry, generate_latest
 from prometheus_client.parser import text_string_to_metric_families
 from support.promql import CHART, TARGET_LABELS, queries, rules
 
+from controller.metadata.image import MetadataImage
+from controller.metadata.records import Move, NodeRecord, PartitionRecord, TopicRecord
 from deploy.metrics import exposition, table
+from deploy.metrics.controller import read_brokers, read_leaders
 from deploy.metrics.docs import markdown
 from deploy.metrics.exposition import Exposition, NodeCollector, Reading
 from objectstore.histogram import LatencyHistogram
+from stream.ids import Millis, NodeEpoch, NodeId, StreamEpoch, StreamId
 
 ROOT = Path(__file__).parents[3]
 OPERATIONS = (ROOT / "docs" / "operations.md").read_text()
@@ -125,6 +130,29 @@ def test_a_value_with_other_labels_is_a_defect() -> None:
     assert encoded((table.REQUESTS, ("Fetch",), 3)) == {"penstock_broker_requests_totalFetch": 3}
     with pytest.raises(AssertionError, match="has labels"):
         encoded((table.REQUESTS, (), 3))
+
+
+def test_partitions_that_move_or_have_no_leader_are_told_apart() -> None:
+    topic, image = UUID(int=7), MetadataImage()
+    alive, fenced = (NodeRecord(NodeId(it), NodeEpoch(it), UUID(int=it), "", 1, "", None, fenced=it == 2) for it in (1, 2))
+    draining = NodeRecord(NodeId(3), NodeEpoch(3), UUID(int=3), "", 1, "", None, fenced=False, draining=True)
+
+    def partition(index: int, leader: int, move: Move | None = None) -> PartitionRecord:
+        first = 3 * index
+        return PartitionRecord(
+            topic, index, (NodeId(1), NodeId(2)), NodeId(leader), NodeEpoch(leader), StreamEpoch(1), StreamId(first), StreamId(first + 1),
+            StreamId(first + 2), target_replicas=None if move is None else (NodeId(1),), move=move,
+        )  # fmt: skip
+
+    moves = [Move(NodeId(2), NodeId(1), Millis(began), Millis(deadline)) for began, deadline in ((40_000, 50_000), (70_000, 120_000))]
+    image.apply_all((alive, fenced, draining, TopicRecord(topic, "orders")))
+    image.apply_all((partition(0, 1), partition(1, 2), partition(2, -1), partition(3, -1, moves[0]), partition(4, -1, moves[1])))
+    told = {metric: value for metric, _, value in read_leaders(image, 100_000)}
+    assert told[table.CLUSTER_PARTITIONS] == 5
+    assert told[table.LEADERLESS] == 2, "one that nobody leads, one whose leader is fenced"
+    assert (told[table.MOVES], told[table.MOVES_OVERDUE], told[table.MOVE_AGE]) == (2, 1, 60)
+    states = {labels: value for metric, labels, value in read_brokers(image) if metric is table.BROKERS}
+    assert states == {("alive",): 1, ("fenced",): 1, ("draining",): 1}
 
 
 async def test_many_who_ask_at_once_cost_one_reading(monkeypatch: pytest.MonkeyPatch) -> None:
