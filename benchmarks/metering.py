@@ -19,7 +19,7 @@ _ALLOWED: Final = 0.02
 
 @contextlib.contextmanager
 def scraped(port: int) -> Iterator[None]:
-    """A scrape every second while the context lasts, the first after half of one. By a bare socket, which costs the client next to nothing."""
+    """A scrape every second while the context lasts, the first after half of one. By a bare socket: next to nothing for the client."""
     over = threading.Event()
 
     def run() -> None:
