@@ -52,7 +52,6 @@ async def serve(
     from broker.server import PortTaken
     from controller.errors import ControllerError
     from objectstore.errors import ObjectStoreError
-    from objectstore.metered import MeteredStore
     from objectstore.url import open_store
     from stream.errors import StreamError
 
@@ -60,16 +59,16 @@ async def serve(
     loop = asyncio.get_running_loop()
     for number in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(number, stop_asked.set)
+    health = BrokerHealth()
     try:
-        store = MeteredStore(open_store(store_url))
+        store = open_store(store_url, meter=health.requests)
     except (ObjectStoreError, OSError) as error:
         log.error("broker_not_started", reason=str(error))
         return EXIT_NOT_STARTED
-    health = BrokerHealth()
     try:
         async with serve_health(health):
             try:
-                broker = await Broker.start(config, store, stream_config, compaction_config, store.snapshot)
+                broker = await Broker.start(config, store, stream_config, compaction_config, health.requests.snapshot)
             except (PortTaken, UnreachableAsAdvertised, ControllerError, ObjectStoreError, StreamError, TimeoutError) as error:
                 log.error("broker_not_started", reason=str(error))
                 return EXIT_NOT_STARTED

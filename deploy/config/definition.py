@@ -32,7 +32,8 @@ class ProcessConfig:
     """The least important lines that are logged."""
 
     health_listener: Annotated[str, Setting("health.listener", Kind.TEXT)] = ""
-    """host:port at which /startz, /livez and /readyz are answered over HTTP, for the probes of orchestrators. Empty: nowhere."""
+    """host:port at which /startz, /livez, /readyz (for the probes of orchestrators) and /metrics (Prometheus) are answered over HTTP.
+    Empty: nowhere."""
 
     def __post_init__(self) -> None:
         check(self)

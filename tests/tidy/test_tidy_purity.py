@@ -94,6 +94,7 @@ CORES = (
     "broker/load_meter.py",
     "broker/store_rates.py",
     "broker/log_limit.py",
+    "broker/request_meter.py",
     "broker/wire/primitives.py",
     "broker/wire/framing.py",
     "broker/wire/produce.py",
