@@ -13,10 +13,12 @@ import structlog
 
 from broker.load_meter import LoadMeter
 from broker.partition.manager import PartitionManager
+from broker.store_rates import StoreRates
 from controller.errors import ControllerError
 from controller.rpc.client import ControllerClient
 from controller.rpc.load_messages import ReportLoad
 from objectstore.errors import ObjectStoreError
+from objectstore.metered import StoreStats
 from stream.ports import WalIdentity
 
 _log = structlog.get_logger()
@@ -36,6 +38,7 @@ class LoadReporter:
         probe: Callable[[], Awaitable[None]],
         *,
         interval_s: float,
+        store_stats: Callable[[], StoreStats] | None = None,
     ) -> None:
         self._me = me
         self._client = client
@@ -46,6 +49,8 @@ class LoadReporter:
         self._meter = LoadMeter(self._loop.time())
         self._is_excluded = False
         self._lag_s = 0.0
+        self._store_stats = store_stats
+        self._requests = StoreRates(self._loop.time())
 
     async def run(self) -> None:
         """Runs until it is cancelled. The first report goes at once: nothing is balanced before all brokers have reported."""
@@ -76,6 +81,7 @@ class LoadReporter:
             append_p50_ms=answer[0] if answer else None,
             append_p99_ms=answer[1] if answer else None,
             loop_lag_ms=lag_s * 1_000,
+            store=self._requests.sample(self._store_stats(), self._loop.time()) if self._store_stats else None,
         )
         try:
             self._is_excluded = (await self._client.report_load(report, timeout_s=_TIMEOUT_S)).excluded

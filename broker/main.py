@@ -68,7 +68,7 @@ async def serve(
     try:
         async with serve_health(health):
             try:
-                broker = await Broker.start(config, store, stream_config, compaction_config)
+                broker = await Broker.start(config, store, stream_config, compaction_config, health.requests.snapshot)
             except (PortTaken, UnreachableAsAdvertised, ControllerError, ObjectStoreError, StreamError, TimeoutError) as error:
                 log.error("broker_not_started", reason=str(error))
                 return EXIT_NOT_STARTED

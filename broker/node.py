@@ -12,7 +12,7 @@ Source: Kafka's BrokerServer and BrokerLifecycleManager; DESIGN.md sections 4 an
 import asyncio
 import socket
 import time
-from collections.abc import Coroutine
+from collections.abc import Callable, Coroutine
 from contextlib import AsyncExitStack
 from functools import partial
 from random import Random
@@ -51,6 +51,8 @@ from controller.rpc.client import ControllerClient
 from controller.rpc.follower import MetadataFollower
 from controller.rpc.messages import BrokerRegistered, DrainBroker, MoveTiming, RegisterBroker, ReportMoves, UnregisterBroker
 from controller.rpc.stream_metadata import ControllerStreamMetadata
+from controller.version import product_version
+from objectstore.metered import StoreStats
 from objectstore.ports import ObjectStore
 from objectstore.probe import probe_conditional_writes
 from stream.block_cache import BlockCache
@@ -81,7 +83,16 @@ class Broker:
     The store stays the caller's: `stop` does not close it.
     """
 
-    def __init__(self, config: BrokerConfig, store: ObjectStore, stream_config: StreamConfig, compaction_config: CompactionConfig) -> None:
+    def __init__(
+        self,
+        config: BrokerConfig,
+        store: ObjectStore,
+        stream_config: StreamConfig,
+        compaction_config: CompactionConfig,
+        store_stats: Callable[[], StoreStats] | None = None,
+    ) -> None:
+        """store_stats: what was asked of the store so far, for the load reports; None: nobody counts."""
+        self._store_stats = store_stats
         self.config = config
         self.stream_config = stream_config
         self.compaction_config = compaction_config
@@ -135,10 +146,11 @@ class Broker:
         store: ObjectStore,
         stream_config: StreamConfig | None = None,
         compaction_config: CompactionConfig | None = None,
+        store_stats: Callable[[], StoreStats] | None = None,
     ) -> "Broker":
         """A broker that serves. Raises PortTaken, ConditionalWritesIgnored, TimeoutError (no controller), ControllerError, StreamError,
         UnreachableAsAdvertised."""
-        broker = cls(config, store, stream_config or StreamConfig(), compaction_config or CompactionConfig())
+        broker = cls(config, store, stream_config or StreamConfig(), compaction_config or CompactionConfig(), store_stats)
         try:
             await broker._start()
         except BaseException:
@@ -219,7 +231,7 @@ class Broker:
             await self.store.put(f"{PROBE_PREFIX}{me.node_id}", b"x")
 
         interval_s = self.config.load_report_interval_ms / 1_000
-        reporter = LoadReporter(me, self.client, self.partitions, probe, interval_s=interval_s)
+        reporter = LoadReporter(me, self.client, self.partitions, probe, interval_s=interval_s, store_stats=self._store_stats)
         self._in_background(reporter.run())
 
     def _merger(self, metadata: ControllerStreamMetadata, me: WalIdentity) -> Merger:
@@ -239,6 +251,7 @@ class Broker:
             machine_host=machine_host,
             rack=self.config.rack or None,
             other_listeners=tuple(NodeListener(other.name, other.host, other.port) for other in others),
+            version=product_version(),
         )
         registered: BrokerRegistered = await self.client.register_broker(request, timeout_s=self.config.registration_timeout_ms / 1_000)
         self.node_id, self.node_epoch, self.cluster_id = registered.node_id, registered.node_epoch, registered.cluster_id

@@ -223,6 +223,7 @@ class ControllerServer:
             standby=copy_standby,
             raft=transport.serve,
             now=loop.time,
+            now_ms=self._now_ms,
             about=QuorumChanges(config, quorum).methods(),
             role=lambda: Role(_role_of(quorum, config.controller_id), identity.directory_id, self.address),
         )

@@ -13,6 +13,7 @@ from deploy.commands import (
     controller,
     demo,
     dev,
+    doctor,
     elect,
     nodes,
     produce,
@@ -57,6 +58,7 @@ app.command("produce")(produce.produce)
 app.command("consume")(consume.consume)
 app.add_typer(streams.app, name="streams")
 app.command("top")(top.top)
+app.command("doctor")(doctor.doctor)
 app.command("nodes")(nodes.nodes)
 app.add_typer(reassign.app, name="reassign")
 app.command("elect")(elect.elect)

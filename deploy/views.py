@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 from controller.metadata.image import MetadataImage
 from controller.metadata.streams import StreamState
-from controller.rpc.load_messages import BrokerLoad, Load
+from controller.rpc.load_messages import BrokerLoad, Load, StoreRequests
 from stream.ids import NodeId
 from stream.ports import ObjectRole, WalIdentity
 
@@ -47,7 +47,7 @@ class StreamView:
 class NodeView:
     """note: why it takes no part in balancing; with auto-balancing a slow broker is excluded from elections as well.
 
-    bytes_*_s, append_*_ms: as it reported last; append_*_ms None: nothing was appended.
+    bytes_*_s, append_*_ms, store: as it reported last; append_*_ms None: nothing was appended. version: empty if it never said.
     """
 
     node_id: int
@@ -63,6 +63,8 @@ class NodeView:
     append_p50_ms: float | None
     append_p99_ms: float | None
     loop_lag_ms: float | None
+    store: StoreRequests | None
+    version: str
     note: str
 
 
@@ -119,6 +121,8 @@ def view_cluster(image: MetadataImage, controller: str, loads: Mapping[NodeId, B
                 append_p50_ms=carries.append_p50_ms,
                 append_p99_ms=carries.append_p99_ms,
                 loop_lag_ms=carries.loop_lag_ms,
+                store=carries.store,
+                version=node.version,
                 note=carries.note,
             )
         )

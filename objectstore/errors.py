@@ -134,6 +134,7 @@ class ConditionalWritesIgnored(ObjectStoreError):
             "If-None-Match and If-Match and would lose data without them. Use Amazon S3, MinIO or another store that "
             "supports both on PutObject, or upgrade the store or the proxy in front of it"
         )
+        self.detail = detail
 
 
 class DeadlineExceeded(ObjectStoreError):

@@ -159,7 +159,11 @@ class Balancer:
         if report is None:
             return broker
         return msgspec.structs.replace(
-            broker, append_p50_ms=report.answer_ms, append_p99_ms=report.answer_p99_ms, loop_lag_ms=report.loop_lag_ms
+            broker,
+            append_p50_ms=report.answer_ms,
+            append_p99_ms=report.answer_p99_ms,
+            loop_lag_ms=report.loop_lag_ms,
+            store=report.store,
         )
 
     def _now_ms(self) -> int:

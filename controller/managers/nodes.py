@@ -42,7 +42,7 @@ def register_broker(image: MetadataImage, request: RegisterBroker) -> Result[Bro
     epoch = image.next_node_epoch
     node = NodeRecord(
         node_id, epoch, request.incarnation_id, request.host, request.port, request.machine_host, request.rack, fenced=False,
-        other_listeners=request.other_listeners,
+        other_listeners=request.other_listeners, version=request.version,
     )  # fmt: skip
     records: list[Record] = [node, WalRecord(node_id, epoch, WalSequence(0))]
     return Result(records, value=BrokerRegistered(node_id=node_id, node_epoch=epoch, cluster_id=image.cluster_id))
@@ -107,5 +107,5 @@ def _check_registration(request: RegisterBroker) -> None:
         if not 1 <= port <= 65_535:
             raise Refused(Status.INVALID_REQUEST, f"port {port} is not allowed: 1 to 65535")
     names = [len(text) for listener in request.other_listeners for text in (listener.name, listener.host)]
-    if max(*names, len(request.host), len(request.machine_host), len(request.rack or "")) > HOST_CHARS_MAX:
-        raise Refused(Status.INVALID_REQUEST, f"host and rack may have at most {HOST_CHARS_MAX} characters")
+    if max(*names, len(request.host), len(request.machine_host), len(request.rack or ""), len(request.version)) > HOST_CHARS_MAX:
+        raise Refused(Status.INVALID_REQUEST, f"host, rack and version may have at most {HOST_CHARS_MAX} characters")

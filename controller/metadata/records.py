@@ -105,6 +105,8 @@ class NodeRecord(_Record, tag="node", frozen=True, gc=False):
     """It is about to leave: it is elected for nothing any more."""
     other_listeners: tuple[NodeListener, ...] = ()
     """All but the first, whose are `host` and `port`."""
+    version: str = ""
+    """Of the software that it runs, as it said itself."""
 
 
 class NodeRemoved(_Record, tag="node-removed", frozen=True, gc=False):

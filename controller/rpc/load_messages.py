@@ -21,6 +21,20 @@ class Load(NamedTuple):
     requests: int
 
 
+class StoreRequests(NamedTuple):
+    """Requests to the object store per second, by what they cost: writes and conditional writes, lists, reads (heads too), deletes.
+
+    failed_s: of all of them, those that ended with an error; a refused condition and an absent key are errors, too.
+    """
+
+    put_s: float
+    list_s: float
+    get_s: float
+    delete_s: float
+    failed_s: float
+    written_bytes_s: float
+
+
 class PartitionLoad(Message, frozen=True, kw_only=True):
     """observed_ms: how long this leader has watched it."""
 
@@ -35,7 +49,7 @@ class ReportLoad(Message, frozen=True, kw_only=True):
     """Rates of what a broker leads, and how it answers; every few seconds. At most 1,000 items; the `rest_count` others are in `rest`.
 
     append_*_ms: from append to acknowledgement since the last report, those that still wait with their age; None: there was none.
-    loop_lag_ms: the latest that its event loop was.
+    loop_lag_ms: the latest that its event loop was. store: None: it does not count them.
     """
 
     node_id: NodeId
@@ -46,6 +60,7 @@ class ReportLoad(Message, frozen=True, kw_only=True):
     append_p50_ms: float | None = None
     append_p99_ms: float | None = None
     loop_lag_ms: float = 0.0
+    store: StoreRequests | None = None
 
 
 class LoadReported(Message, frozen=True, kw_only=True):
@@ -62,7 +77,7 @@ class ProposeMoves(Message, frozen=True, kw_only=True):
 
 
 class BrokerLoad(Message, frozen=True, kw_only=True):
-    """note: why the broker neither gives nor takes; empty: it does. append_*_ms, loop_lag_ms: as in its last report."""
+    """note: why the broker neither gives nor takes; empty: it does. append_*_ms, loop_lag_ms, store: as in its last report."""
 
     node_id: NodeId
     load: Load
@@ -71,6 +86,7 @@ class BrokerLoad(Message, frozen=True, kw_only=True):
     append_p50_ms: float | None = None
     append_p99_ms: float | None = None
     loop_lag_ms: float | None = None
+    store: StoreRequests | None = None
 
 
 class ProposedMove(Message, frozen=True, kw_only=True):

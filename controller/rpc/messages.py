@@ -90,6 +90,7 @@ class RegisterBroker(Message, frozen=True, kw_only=True):
     machine_host: str
     rack: str | None = None
     other_listeners: tuple[NodeListener, ...] = ()
+    version: str = ""
     """All but the first, whose are `host` and `port`; at most 16."""
 
 
@@ -448,6 +449,12 @@ class ControllerStatus(Message, frozen=True, kw_only=True):
     address: str = ""
     members: list[str] = []
     """Addresses of all controllers that this one knows."""
+
+    version: str = ""
+    """Of the software that it runs."""
+
+    now_ms: int = 0
+    """Its wall clock when it answered."""
 
 
 # --- the quorum itself ---------------------------------------------------------------------------------------------------------------

@@ -35,7 +35,8 @@ from controller.rpc.transport import (
 from controller.runtime import Runtime
 from controller.sessions import Sessions
 from controller.snapshots import copy_image, encode_copy
-from stream.clock import MonotonicClock
+from controller.version import product_version
+from stream.clock import MonotonicClock, WallClock
 from stream.ids import NodeEpoch, NodeId
 
 _log = structlog.get_logger()
@@ -97,6 +98,7 @@ class ControllerService:
         standby: CopyImage,
         raft: StreamHandler,
         now: MonotonicClock,
+        now_ms: WallClock,
         about: Mapping[type[Message], About] | None = None,
         role: Callable[[], Role] = lambda: _ALONE,
     ) -> None:
@@ -105,6 +107,7 @@ class ControllerService:
         self._quorum = quorum
         self._standby = standby
         self._now = now
+        self._wall_ms = now_ms
         self._lead: Lead | None = None
         self._leading = asyncio.Event()
         self._followers: dict[asyncio.Task[None], FollowRequest] = {}
@@ -167,6 +170,8 @@ class ControllerService:
             directory_id=role.directory_id,
             address=role.address,
             members=list(self._quorum.controllers),
+            version=product_version(),
+            now_ms=self._wall_ms(),
         )
         return _encode(Reply(controller_epoch=leadership.epoch, value=status))
 

@@ -6,7 +6,9 @@ Invariant: what is not known is a dash, never a zero.
 from rich.console import Group
 from rich.table import Table
 
+from controller.rpc.load_messages import StoreRequests
 from deploy.output import size
+from deploy.top.cost import usd_month
 from deploy.top.view import TopView
 from deploy.views import NodeView
 
@@ -14,7 +16,7 @@ TOPICS_MAX = 20
 
 
 def page(view: TopView) -> Group:
-    return Group(_nodes(view), _topics(view))
+    return Group(_nodes(view), _store(view), _topics(view))
 
 
 def _nodes(view: TopView) -> Table:
@@ -38,6 +40,28 @@ def _nodes(view: TopView) -> Table:
             node.note or "-",
         )
     return table
+
+
+def _store(view: TopView) -> Table:
+    cost = view.cost
+    table = _table(
+        "requests to the object store", ["node"], ["PUT/s", "LIST/s", "GET/s", "DELETE/s", "failed/s", "MB/s written", "USD/month"]
+    )
+    for node in view.cluster.nodes:
+        if not node.fenced:
+            table.add_row(str(node.node_id), *_requests(node.store, None if node.store is None else usd_month(node.store, cost.prices)))
+    table.add_row("all brokers", *_requests(cost.requests, cost.requests_usd_month))
+    each = f"USD {cost.prices.put_usd_per_1000:g} per 1,000 PUT and LIST, {cost.prices.get_usd_per_1000:g} per 1,000 GET"
+    kept = f"{size(view.stored_bytes)} stored: USD {cost.storage_usd_month:,.2f} a month more"
+    table.caption = f"at this rate, {each}; {kept}"
+    return table
+
+
+def _requests(requests: StoreRequests | None, usd: float | None) -> list[str]:
+    if requests is None or usd is None:
+        return ["-"] * 7
+    rates = (requests.put_s, requests.list_s, requests.get_s, requests.delete_s, requests.failed_s, requests.written_bytes_s / 1e6)
+    return [*(f"{rate:,.2f}" for rate in rates), f"{usd:,.2f}"]
 
 
 def _topics(view: TopView) -> Table:

@@ -10,8 +10,10 @@ from dataclasses import dataclass
 from uuid import UUID
 
 from controller.metadata.image import MetadataImage
+from deploy.top.cost import Prices, StoreCost, store_cost
 from deploy.views import ClusterView
 
+STANDARD = Prices()
 Offsets = Mapping[str, int]
 """Sum of the end offsets of a topic's partitions, by its name."""
 
@@ -40,6 +42,7 @@ class TopView:
     cluster: ClusterView
     topics: list[TopicView]
     stored_bytes: int
+    cost: StoreCost
 
 
 def stored_topics(image: MetadataImage) -> dict[str, Stored]:
@@ -53,7 +56,15 @@ def stored_topics(image: MetadataImage) -> dict[str, Stored]:
     }
 
 
-def view_top(cluster: ClusterView, stored: Mapping[str, Stored], now: Offsets, before: Offsets | None, elapsed_s: float) -> TopView:
+def view_top(
+    cluster: ClusterView,
+    stored: Mapping[str, Stored],
+    now: Offsets,
+    before: Offsets | None,
+    elapsed_s: float,
+    *,
+    prices: Prices = STANDARD,
+) -> TopView:
     """The busiest topics first. before: of `elapsed_s` seconds ago; a topic that has less now was made anew meanwhile."""
     topics: list[TopicView] = []
     for name, has in stored.items():
@@ -62,4 +73,5 @@ def view_top(cluster: ClusterView, stored: Mapping[str, Stored], now: Offsets, b
         rate = (records - before[name]) / elapsed_s if before is not None and known else None
         topics.append(TopicView(name, has.partitions, has.partitions - has.led, records, rate, has.bytes))
     topics.sort(key=lambda topic: (-(topic.records_s or 0.0), -topic.records, topic.name))
-    return TopView(cluster, topics, sum(has.bytes for has in stored.values()))
+    stored_bytes = sum(has.bytes for has in stored.values())
+    return TopView(cluster, topics, stored_bytes, store_cost((node.store for node in cluster.nodes), stored_bytes, prices))

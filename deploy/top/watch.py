@@ -14,7 +14,8 @@ from broker.wire import apis
 from broker.wire.gen import list_offsets, metadata
 from controller.rpc.load_messages import ProposeMoves
 from deploy.errors import KafkaFailed, NoController
-from deploy.top.view import Offsets, TopView, stored_topics, view_top
+from deploy.top.cost import Prices
+from deploy.top.view import STANDARD, Offsets, TopView, stored_topics, view_top
 from deploy.views import view_cluster
 from deploy.wire import WireClient
 
@@ -29,8 +30,9 @@ _LATEST: Final = -1
 class Watch:
     """Use as a context manager; `look` as often as you like. Raises NoController."""
 
-    def __init__(self, controller: str) -> None:
+    def __init__(self, controller: str, prices: Prices = STANDARD) -> None:
         self._controller = controller
+        self._prices = prices
         self._runner = asyncio.Runner()
         self._brokers: dict[str, WireClient] = {}
         self._before: Offsets | None = None
@@ -56,7 +58,7 @@ class Watch:
         cluster, stored = view_cluster(image, self._controller, loads), stored_topics(image)
         addresses = [f"{node.host or node.machine_host}:{node.port}" for node in image.nodes if not node.fenced]
         offsets, now = self._offsets(addresses), time.monotonic()
-        view = view_top(cluster, stored, offsets, self._before, now - self._looked_at)
+        view = view_top(cluster, stored, offsets, self._before, now - self._looked_at, prices=self._prices)
         self._before, self._looked_at = offsets, now
         return view
 

@@ -16,6 +16,7 @@ from broker.node import Broker
 from controller.config import ControllerConfig
 from controller.main import ControllerServer
 from objectstore.memory import MemoryStore
+from objectstore.metered import MeteredStore
 from objectstore.ports import ObjectStore
 from stream.config import StreamConfig
 
@@ -100,7 +101,9 @@ class Cluster:
             | self._settings
             | settings
         )
-        broker = await Broker.start(config, self.store_of(node_id), self._stream_config)
+        store = self.store_of(node_id)
+        stats = store.snapshot if isinstance(store, MeteredStore) else None
+        broker = await Broker.start(config, store, self._stream_config, store_stats=stats)
         self.brokers[node_id] = broker
         return broker
 

@@ -16,11 +16,12 @@ from confluent_kafka.admin import AdminClient, NewPartitions, NewTopic
 from support.cluster import Cluster
 
 from broker.partition.partition import Partition
+from controller.metadata.image import MetadataImage
 from deploy.cluster.moto_store import listen
 from objectstore.ports import ObjectStore
 from objectstore.url import open_store
 from stream.config import StreamConfig
-from stream.ids import Offset
+from stream.ids import NodeId, Offset
 from stream.manifest.plan import OffsetRange
 from stream.reader.slices import Slice
 from stream.spark.cluster import Found, SparkCluster
@@ -103,6 +104,35 @@ class ThreadedCluster:
             await self._store.close()
 
     # --- what tests do with it --------------------------------------------------------------------------------------------------------
+
+    def kill_broker(self, node_id: int) -> None:
+        """Returns when another one has taken over its WAL."""
+        assert self._cluster is not None
+        self.run(self._cluster.kill_broker(node_id))
+
+        def is_over(image: MetadataImage) -> bool:
+            node = image.nodes.get(NodeId(node_id))
+            return node is not None and node.fenced and all(image.nodes.is_alive(wal.writer) for wal in image.nodes.running_wals())
+
+        until(lambda: self.image(is_over))
+
+    def start_broker(self, node_id: int, **settings: Any) -> int:
+        """-> its port."""
+        assert self._cluster is not None
+        return self.run(self._cluster.start_broker(node_id, **settings)).port
+
+    def stop_broker(self, node_id: int) -> None:
+        assert self._cluster is not None
+        self.run(self._cluster.stop_broker(node_id))
+
+    def image(self, look: Callable[[MetadataImage], _T]) -> _T:
+        """What `look` makes of the first broker's image."""
+
+        async def looked() -> _T:
+            assert self._cluster is not None
+            return look(self._cluster.broker.image)
+
+        return self.run(looked())
 
     def create(self, topic: str, partitions: int, *, published: bool = True) -> None:
         """published: return when the manifest has it."""

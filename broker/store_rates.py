@@ -1,0 +1,49 @@
+"""Requests to the object store per second, from counts that only grow.
+
+Invariant: a rate is the decayed mean of the time that was watched, as those of partitions are. A list counts once a page, for each page is
+a request. Pure: counts and time come in. Cost: one call in each load report.
+"""
+
+from collections.abc import Iterable, Mapping
+from math import exp
+from typing import Final
+
+from broker.load_meter import DECAY_S
+from controller.rpc.load_messages import StoreRequests
+from objectstore.metered import OperationStats, StoreStats
+
+_PUTS: Final = ("put", "put_if_absent", "put_if_match")
+_GETS: Final = ("get", "get_range", "get_tail", "head")
+
+
+class StoreRates:
+    """now: monotonic seconds."""
+
+    def __init__(self, now: float) -> None:
+        self._looked_at = now
+        self._seen = StoreRequests(0, 0, 0, 0, 0, 0)
+        self._sums = StoreRequests(0, 0, 0, 0, 0, 0)
+        self._seconds = 0.0
+
+    def sample(self, stats: StoreStats, now: float) -> StoreRequests:
+        elapsed_s = max(now - self._looked_at, 1e-3)
+        self._looked_at = now
+        kept = exp(-elapsed_s / DECAY_S)
+        seen, self._seen = self._seen, _totals(stats.operations)
+        self._seconds = self._seconds * kept + elapsed_s
+        self._sums = StoreRequests(*(known * kept + new - old for known, new, old in zip(self._sums, self._seen, seen, strict=True)))
+        return StoreRequests(*(total / self._seconds for total in self._sums))
+
+
+def _totals(operations: Mapping[str, OperationStats]) -> StoreRequests:
+    def count(names: Iterable[str]) -> int:
+        return sum(operations[name].count for name in names if name in operations)
+
+    return StoreRequests(
+        put_s=count(_PUTS),
+        list_s=count(("list",)),
+        get_s=count(_GETS),
+        delete_s=count(("delete",)),
+        failed_s=sum(sum(stats.errors.values()) for stats in operations.values()),
+        written_bytes_s=sum(stats.written_bytes for stats in operations.values()),
+    )

@@ -1,0 +1,128 @@
+"""Asks controllers and brokers: who answers, who leads, what time it is, who is at an advertised address.
+
+Invariants: every question has a deadline, and nobody's silence holds up the others; asking changes nothing. Must not judge.
+"""
+
+import asyncio
+from collections.abc import Collection, Iterable, Sequence
+from typing import Final
+
+from broker.wire import apis
+from broker.wire.gen import describe_cluster, describe_configs
+from controller.errors import ControllerError, RequestRefused
+from controller.metadata.configs import BROKER_RESOURCE
+from controller.rpc.client import ControllerClient
+from controller.rpc.load_messages import ProposeMoves
+from controller.rpc.messages import QuorumStatus
+from deploy.doctor.facts import ClockSpan, ClusterSeen, ControllerFacts, ListenerFacts, QuorumFacts
+from deploy.doctor.store_facts import HERE, wall_ms
+from deploy.errors import KafkaFailed
+from deploy.wire import WireClient
+
+CONTROLLER_S: Final = 3.0
+LEADER_S: Final = 5.0
+"""Elections take a second or two."""
+BROKER_S: Final = 5.0
+BROKERS_AT_ONCE: Final = 16
+_BROKERS: Final = 1
+
+
+async def ask_controllers(addresses: str) -> QuorumFacts:
+    """addresses: host:port of any of them; the others are named by those that answer."""
+    asked = {item.address: item for item in await _describe(addresses.split(","))}
+    members = [address for item in asked.values() if item.status is not None for address in item.status.members]
+    asked |= {item.address: item for item in await _describe(set(members) - set(asked))}
+    if all(item.status is None for item in asked.values()):
+        return QuorumFacts(addresses, tuple(asked.values()), None, {})
+    client = ControllerClient([item.address for item in asked.values() if item.status is not None])
+    try:
+        quorum = await _quorum(client)
+        found = tuple(_by_id(asked.values()))
+        return QuorumFacts(addresses, found, quorum, await _notes(client) if quorum is not None else {})
+    finally:
+        await client.close()
+
+
+async def _describe(addresses: Iterable[str]) -> list[ControllerFacts]:
+    return list(await asyncio.gather(*(_describe_one(address.strip()) for address in addresses)))
+
+
+async def _describe_one(address: str) -> ControllerFacts:
+    client = ControllerClient([address])
+    try:
+        await client.describe(timeout_s=CONTROLLER_S)  # opens the connection, which is not to be timed
+        began_ms = wall_ms()
+        status = await client.describe(timeout_s=CONTROLLER_S)
+        ended_ms = wall_ms()
+    except (TimeoutError, ControllerError, ValueError):
+        return ControllerFacts(address, None)
+    finally:
+        await client.close()
+    clock = ClockSpan(f"controller {status.controller_id}", HERE, status.now_ms - ended_ms, status.now_ms + 1 - began_ms)
+    return ControllerFacts(address, status, clock if status.now_ms else None)
+
+
+def _by_id(asked: Iterable[ControllerFacts]) -> Iterable[ControllerFacts]:
+    """One that was asked at two addresses counts once."""
+    known: set[int] = set()
+    for item in asked:
+        if item.status is None or item.status.controller_id not in known:
+            yield item
+        if item.status is not None:
+            known.add(item.status.controller_id)
+
+
+async def _quorum(client: ControllerClient) -> QuorumStatus | None:
+    try:
+        return await client.describe_quorum(timeout_s=LEADER_S)
+    except (TimeoutError, RequestRefused):
+        return None
+
+
+async def _notes(client: ControllerClient) -> dict[int, str]:
+    try:
+        proposed = await client.propose_moves(ProposeMoves(moves_max=0), timeout_s=LEADER_S)
+    except (TimeoutError, ControllerError):
+        return {}
+    return {broker.node_id: broker.note for broker in proposed.before if broker.note}
+
+
+async def ask_listeners(seen: ClusterSeen, only: Collection[str]) -> list[ListenerFacts]:
+    """Every living broker at each of its addresses. only: names of listeners; empty: all."""
+    wanted = [
+        (broker.node_id, name, address)
+        for broker in seen.brokers
+        if not broker.fenced
+        for name, address in broker.listeners
+        if not only or name in only
+    ]
+    turns = asyncio.Semaphore(BROKERS_AT_ONCE)
+
+    async def one(node_id: int, name: str, address: str) -> ListenerFacts:
+        async with turns:
+            return await asyncio.to_thread(_ask_listener, node_id, name, address)
+
+    return list(await asyncio.gather(*(one(*item) for item in wanted)))
+
+
+def _ask_listener(node_id: int, name: str, address: str) -> ListenerFacts:
+    """An empty resource name stands for whoever answers: it tells its own node.id."""
+    resource = describe_configs.DescribeConfigsResource(resource_type=BROKER_RESOURCE, resource_name="", configuration_keys=["node.id"])
+    configs = describe_configs.DescribeConfigsRequest(resources=[resource])
+    cluster = describe_cluster.DescribeClusterRequest(endpoint_type=_BROKERS)
+    try:
+        client = WireClient(address)
+    except KafkaFailed:
+        return ListenerFacts(node_id, name, address, problem="nobody accepts connections there")
+    with client:
+        try:
+            told = client.ask(apis.DESCRIBE_CONFIGS, configs, describe_configs.encode_request, describe_configs.decode_response, BROKER_S)
+            about = client.ask(apis.DESCRIBE_CLUSTER, cluster, describe_cluster.encode_request, describe_cluster.decode_response, BROKER_S)
+        except KafkaFailed as error:
+            return ListenerFacts(node_id, name, address, problem=str(error))
+    return ListenerFacts(node_id, name, address, answered=(_own_id(told.results), about.cluster_id))
+
+
+def _own_id(results: Sequence[describe_configs.DescribeConfigsResult]) -> int:
+    values = [config.value for result in results for config in result.configs if config.name == "node.id"]
+    return int(values[0]) if values and values[0] is not None and values[0].lstrip("-").isdecimal() else -1

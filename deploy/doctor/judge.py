@@ -1,0 +1,287 @@
+"""From what was gathered to what is wrong. One function for each check.
+
+Invariants: pure; the same facts give the same findings; a check that lacks its facts is `unchecked`, never ok. Limits are constants here,
+with the reason beside each. Must not gather.
+"""
+
+from collections.abc import Mapping, Sequence
+from itertools import groupby
+from statistics import median
+from typing import Final, NamedTuple
+
+from deploy.doctor import findings as f
+from deploy.doctor.facts import (
+    BackupFacts,
+    ClockSpan,
+    ClusterSeen,
+    ControllerFacts,
+    ListenerFacts,
+    ManifestFacts,
+    QuorumFacts,
+    StoreFacts,
+)
+from deploy.doctor.findings import CheckResult, Finding, listed, result, unchecked
+from deploy.doctor.inventory import Backlog, Damaged, LostRange, Suspect
+from deploy.output import size
+from stream.manifest.leases import CLOCK_SKEW_MS_MAX, LEASES_MAX
+from stream.ports import WalIdentity
+
+FINDINGS_OF_A_KIND_MAX: Final = 100
+"""More of one kind tell nothing new; they are counted in the last one's check."""
+
+SLOW_MS: Final[Mapping[str, tuple[int, str]]] = {
+    "PUT": (500, "a produce request is acknowledged no sooner than one PUT"),
+    "GET": (500, "reads of old offsets and failovers wait for these"),
+    "LIST": (2_000, "readers find the newest manifest with it"),
+}
+"""In milliseconds, with what suffers. S3 Standard answers small requests in 20 to 200."""
+
+CLOCK_OFF_MS: Final = 5_000
+CONTROLLER_LAG_MS: Final = 5_000
+"""A voter that has not been level with the leader for so long: elections take a second."""
+FSYNC_MS: Final = 200
+BACKLOG_SLOTS: Final = 2_000
+"""Brokers keep a few hundred: a block is uploaded at 64 slots or 30 s, and again if that fails."""
+BACKLOG_AGE_MS: Final = 300_000
+BACKUP_AGE_MS: Final = 30_000
+"""It is written every second, and at most every `metadata.backup.interval.ms`."""
+BACKUP_OBJECTS: Final = 3_000
+"""A snapshot is due after 1,000."""
+LEASES_SHARE: Final = 0.9
+
+
+class ListedWals(NamedTuple):
+    """What the listing found: slots that are not committed, by WAL, and those of WALs that the metadata do not know."""
+
+    backlogs: Mapping[WalIdentity, Backlog]
+    nobodys: Sequence[Suspect]
+
+
+def store(facts: StoreFacts, cluster_id: str) -> CheckResult:
+    """cluster_id: as the controllers say; empty: nobody says."""
+    if facts.error:
+        return result(f.STORE, "can not be used", [f.STORE_FAILS.found(url=facts.url, error=facts.error.rstrip("."))])
+    found: list[Finding] = []
+    if facts.ignored:
+        found.append(f.NOT_CONDITIONAL.found(url=facts.url, detail=facts.ignored))
+    told: list[str] = []
+    for operation, took_ms in (facts.latencies_ms or {}).items():
+        limit_ms, matters = SLOW_MS[operation]
+        middle = median(took_ms)
+        told.append(f"{operation} {middle:,.0f} ms")
+        if middle > limit_ms:
+            found.append(f.STORE_SLOW.found(operation=operation, median_ms=middle, count=len(took_ms), limit_ms=limit_ms, matters=matters))
+    there = facts.cluster_ids
+    if cluster_id and cluster_id not in there:
+        clusters = f"cluster {listed(there)}" if there else "no cluster at all"
+        found.append(f.WRONG_STORE.found(cluster_id=cluster_id, url=facts.url, there=clusters))
+    if len(there) > 1:
+        found.append(f.SEVERAL_CLUSTERS.found(clusters=listed(there)))
+    kind = "conditional" if not facts.ignored else "NOT conditional"
+    return result(f.STORE, f"{facts.url}: {kind}; {', '.join(told) or 'not timed'}", found)
+
+
+def clocks(spans: Sequence[ClockSpan]) -> CheckResult:
+    if not spans:
+        return unchecked(f.CLOCKS, "nobody told the time")
+    found: list[Finding] = []
+    for span in spans:
+        off_ms = abs(span.off_ms)
+        if off_ms < CLOCK_OFF_MS:
+            continue
+        kind = f.CLOCK_FAR_OFF if off_ms >= CLOCK_SKEW_MS_MAX else f.CLOCK_OFF
+        direction = "ahead of" if span.off_ms > 0 else "behind"
+        found.append(kind.found(who=span.who, off_s=off_ms / 1_000, direction=direction, reference=span.reference))
+    return result(f.CLOCKS, f"{len(spans)} compared, {len(found)} off by {CLOCK_OFF_MS // 1_000} s or more", found)
+
+
+def controllers(facts: QuorumFacts) -> CheckResult:
+    answering = [item for item in facts.controllers if item.status is not None]
+    if not answering:
+        return result(f.CONTROLLERS, "none answers", [f.NO_CONTROLLER.found(address=facts.addresses)])
+    if facts.quorum is None:
+        said = listed([f"{item.address}: {item.status.role}" for item in answering if item.status is not None])
+        no_leader = f.NO_LEADER.found(answering=len(answering), known=len(facts.controllers), said=said)
+        return result(f.CONTROLLERS, "nobody leads", [no_leader])
+    quorum = facts.quorum
+    found: list[Finding] = []
+    reached = {item.status.controller_id for item in answering if item.status is not None}
+    for member in quorum.members:
+        if member.node_id not in reached:
+            heard = f"; the leader heard of it {member.last_fetch_ms / 1_000:,.0f} s ago" if member.last_fetch_ms >= 0 else ""
+            found.append(f.CONTROLLER_AWAY.found(node_id=member.node_id, address=member.address or "an unknown address", heard=heard))
+        elif member.last_caught_up_ms < 0 or member.last_caught_up_ms > CONTROLLER_LAG_MS:
+            ago = member.last_caught_up_ms
+            since = " and was never level with the leader" if ago < 0 else f" and was level with the leader {ago / 1_000:,.0f} s ago"
+            found.append(f.CONTROLLER_LAGS.found(node_id=member.node_id, lag=member.lag, since=since))
+        if member.fsync_p99_us > FSYNC_MS * 1_000:
+            found.append(f.CONTROLLER_DISK.found(node_id=member.node_id, fsync_ms=member.fsync_p99_us / 1_000))
+    voters = sum(member.is_voter for member in quorum.members)
+    if voters == 1:
+        found.append(f.SINGLE_VOTER.found())
+    elif voters % 2 == 0:
+        found.append(f.EVEN_VOTERS.found(count=voters))
+    summary = f"controller {quorum.leader_id} leads {len(quorum.members)} ({voters} vote), metadata offset {quorum.committed_offset:,}"
+    return result(f.CONTROLLERS, summary, found)
+
+
+def versions(seen: ClusterSeen, controllers_asked: Sequence[ControllerFacts]) -> CheckResult:
+    """Fenced brokers run nothing."""
+    by_version: dict[str, list[str]] = {}
+    for broker in seen.brokers:
+        if not broker.fenced:
+            by_version.setdefault(broker.version or "unknown", []).append(f"broker {broker.node_id}")
+    for item in controllers_asked:
+        if item.status is not None:
+            by_version.setdefault(item.status.version or "unknown", []).append(f"controller {item.status.controller_id}")
+    if len(by_version) <= 1:
+        return result(f.VERSIONS, f"{next(iter(by_version), 'none')} everywhere")
+    told = "; ".join(f"{version} on {listed(nodes)}" for version, nodes in sorted(by_version.items()))
+    return result(f.VERSIONS, f"{len(by_version)} different ones", [f.VERSIONS_DIFFER.found(versions=told)])
+
+
+def brokers(seen: ClusterSeen, notes: Mapping[int, str]) -> CheckResult:
+    """notes: why the leader gives a broker nothing."""
+    alive = [broker for broker in seen.brokers if not broker.fenced]
+    found = [f.BROKER_FENCED.found(node_id=broker.node_id) for broker in seen.brokers if broker.fenced]
+    if not alive:
+        found.insert(0, f.NO_BROKER.found(registered=len(seen.brokers)))
+    found += [
+        f.BROKER_EXCLUDED.found(node_id=broker.node_id, note=notes[broker.node_id])
+        for broker in alive
+        if notes.get(broker.node_id, "").startswith("is excluded")
+    ]
+    return result(f.BROKERS, f"{len(alive)} alive of {len(seen.brokers)} registered", found)
+
+
+def listeners(seen: ClusterSeen, asked: Sequence[ListenerFacts]) -> CheckResult:
+    """asked: before `seen`, so one that has died or left since is no finding here."""
+    found: list[Finding] = []
+    alive = {broker.node_id for broker in seen.brokers if not broker.fenced}
+    asked = [item for item in asked if item.node_id in alive]
+    for item in asked:
+        if item.problem:
+            found.append(
+                f.BROKER_AWAY.found(node_id=item.node_id, listener=item.name, address=item.address, problem=item.problem.rstrip("."))
+            )
+        elif item.answered is not None and item.answered != (item.node_id, seen.cluster_id):
+            other, cluster_id = item.answered
+            who = f"broker {other}" if cluster_id == seen.cluster_id and other >= 0 else "another broker"
+            who = who if cluster_id == seen.cluster_id else f"a broker of cluster {cluster_id}"
+            found.append(f.BROKER_IS_ANOTHER.found(node_id=item.node_id, listener=item.name, address=item.address, who=who))
+    return result(f.LISTENERS, f"{len(asked)} addresses asked, {len(asked) - len(found)} answered by the right broker", found)
+
+
+def partitions(seen: ClusterSeen, now_ms: int) -> CheckResult:
+    found: list[Finding] = []
+    if seen.leaderless:
+        names = [f"{topic}-{number}" for topic, number in sorted(seen.leaderless)]
+        found.append(f.LEADERLESS.found(count=len(names), partitions=listed(names)))
+    for (topic, number), move in sorted(seen.hanging.items())[:FINDINGS_OF_A_KIND_MAX]:
+        age_s = (now_ms - move.started_ms) / 1_000
+        found.append(f.MOVE_HANGS.found(partition=f"{topic}-{number}", source=move.source, target=move.target, age_s=age_s))
+    summary = f"{seen.partition_count:,} of {seen.topic_count:,} topics; {len(seen.leaderless):,} not led, {seen.moving_count:,} moving"
+    return result(f.PARTITIONS, summary, found)
+
+
+def wals(seen: ClusterSeen, listed_wals: ListedWals | None, now_ms: int, *, is_live: bool = True) -> CheckResult:
+    """listed_wals None: the bucket was not listed. now_ms: of the store's clock. is_live: else nobody may be there to commit or recover."""
+    found: list[Finding] = []
+    backlogs: Mapping[WalIdentity, Backlog] = listed_wals.backlogs if listed_wals is not None else {}
+    for writer, wal in sorted(seen.wals.items() if is_live else ()):
+        backlog = backlogs.get(writer) or Backlog()
+        age_ms = now_ms - backlog.oldest_ms if backlog.slots else 0
+        if not wal.is_alive:
+            asked = f"broker {wal.recoverer.node_id} was asked to" if wal.recoverer.node_id >= 0 else "nobody was asked to"
+            waiting = "" if listed_wals is None else f"{backlog.slots:,} slots ({size(backlog.size_bytes)}) wait, "
+            found.append(f.WAL_WAITS.found(node_id=writer.node_id, node_epoch=writer.node_epoch, waiting=waiting, recoverer=asked))
+        elif backlog.slots >= BACKLOG_SLOTS or age_ms >= BACKLOG_AGE_MS:
+            found.append(
+                f.WAL_BACKLOG.found(node_id=writer.node_id, slots=backlog.slots, size=size(backlog.size_bytes), age_s=age_ms / 1_000)
+            )
+    if listed_wals is None:
+        return result(f.WALS, f"{len(seen.wals)} running; what lies in them was not listed", found)
+    if listed_wals.nobodys:
+        found.append(f.WAL_UNKNOWN.found(count=len(listed_wals.nobodys), example=listed_wals.nobodys[0].key))
+    uncommitted = sum(backlog.size_bytes for backlog in backlogs.values())
+    return result(f.WALS, f"{len(seen.wals)} running, {size(uncommitted)} not committed", found)
+
+
+def backup(facts: BackupFacts) -> CheckResult:
+    if facts.error:
+        return result(f.BACKUP, "can not be used", [f.BACKUP_DAMAGED.found(error=facts.error.rstrip("."))])
+    found: list[Finding] = []
+    behind = facts.committed_offset - facts.end_offset if facts.committed_offset >= 0 else 0
+    age_ms = facts.now_ms - facts.newest_ms if facts.newest_ms else 0
+    if behind > 0 and age_ms >= BACKUP_AGE_MS:
+        found.append(f.BACKUP_LAGS.found(count=behind, age_s=age_ms / 1_000))
+    if facts.objects_after >= BACKUP_OBJECTS:
+        found.append(f.SNAPSHOT_OVERDUE.found(count=facts.objects_after))
+    snapshot = f"snapshot of offset {facts.snapshot_offset:,}" if facts.snapshot_offset >= 0 else "no snapshot yet"
+    return result(f.BACKUP, f"{snapshot}, {facts.objects_after:,} objects behind it, up to offset {facts.end_offset:,}", found)
+
+
+def manifest(facts: ManifestFacts) -> CheckResult:
+    found: list[Finding] = []
+    if not facts.published_ms:
+        found.append(f.NO_MANIFEST.found())
+    elif facts.is_behind:
+        found.append(f.MANIFEST_STALE.found(age_s=(facts.now_ms - facts.published_ms) / 1_000))
+    if facts.lease_count >= LEASES_MAX * LEASES_SHARE:
+        found.append(f.LEASES_MANY.found(count=facts.lease_count, limit=LEASES_MAX, prefix=facts.lease_prefix))
+    newest = f"version {facts.version:,}" if facts.published_ms else "none"
+    return result(f.MANIFEST, f"{newest}, {facts.lease_count:,} leases", found)
+
+
+def lost(ranges: Sequence[LostRange]) -> list[Finding]:
+    """One for each partition and stream."""
+    found: list[Finding] = []
+    for (topic, partition, kind), group in groupby(ranges, key=lambda item: item[:3]):
+        if len(found) == FINDINGS_OF_A_KIND_MAX:
+            break
+        items = list(group)
+        keys = list(dict.fromkeys(item.key for item in items))
+        found.append(
+            f.DATA_LOST.found(
+                partition=f"{topic}-{partition}",
+                ranges=listed(_merged(items)),
+                stream="" if kind == "data" else f" of its {kind} stream",
+                keys=f"{listed(keys)} {'is' if len(keys) == 1 else 'are'}",
+            )
+        )
+    return found
+
+
+def damaged(items: Sequence[Damaged], ranges: Sequence[LostRange]) -> list[Finding]:
+    found: list[Finding] = []
+    for item in items[:FINDINGS_OF_A_KIND_MAX]:
+        expected = item.expected
+        names = sorted({f"{part.topic}-{part.partition}" for part in ranges if part.key == expected.key})
+        found.append(
+            f.OBJECT_DAMAGED.found(
+                key=expected.key,
+                found_bytes=item.found_bytes,
+                expected_bytes=expected.size_bytes,
+                partitions=listed(names) or "its partitions",
+            )
+        )
+    return found
+
+
+def orphans(suspects: Sequence[Suspect], beyond: int, older_than: str) -> list[Finding]:
+    """beyond: how many more were only counted."""
+    if not suspects:
+        return []
+    total = sum(suspect.size_bytes for suspect in suspects)
+    return [f.ORPHANS.found(count=len(suspects) + beyond, size=size(total), older_than=older_than, example=suspects[0].key)]
+
+
+def _merged(items: Sequence[LostRange]) -> list[str]:
+    """[0, 5) and [5, 9) are [0, 9)."""
+    spans: list[list[int]] = []
+    for item in items:
+        if spans and item.start_offset <= spans[-1][1]:
+            spans[-1][1] = max(spans[-1][1], item.end_offset)
+        else:
+            spans.append([item.start_offset, item.end_offset])
+    return [f"[{start:,}, {end:,})" for start, end in spans]

@@ -1,0 +1,73 @@
+"""Lists the bucket into an inventory, asks for what is missing by name, and deletes orphans.
+
+Invariants: a page at a time, `LISTS_AT_ONCE` parts at once. Deleted is only what the inventory calls an orphan and what the metadata,
+refreshed before each batch, still do not know. Must not decide what an orphan is: `inventory` does.
+"""
+
+import asyncio
+from collections.abc import Callable, Sequence
+from typing import Final
+
+from deploy.doctor.inventory import PARTS, Expected, Inventory, Suspect, is_unknown
+from deploy.doctor.metadata import Metadata
+from objectstore.errors import ObjectNotFound
+from objectstore.ports import DELETE_BATCH_COUNT, LIST_PAGE_COUNT, ObjectStore
+
+LISTS_AT_ONCE: Final = 8
+HEADS_AT_ONCE: Final = 16
+HEADS_MAX: Final = 1_000
+"""Missing objects that are asked for by name; what lies behind was listed in vain and is referred to, which is proof enough."""
+
+Progress = Callable[[int], None]
+
+
+async def list_all(store: ObjectStore, inventory: Inventory, progress: Progress) -> None:
+    """Raises ObjectStoreError."""
+    turns = asyncio.Semaphore(LISTS_AT_ONCE)
+
+    async def one(part: str) -> None:
+        async with turns:
+            async for info in store.list(part):
+                inventory.saw(part, info)
+                if inventory.object_count % LIST_PAGE_COUNT == 0:
+                    progress(LIST_PAGE_COUNT)
+                    await asyncio.sleep(0)
+            inventory.ended(part)
+
+    try:
+        async with asyncio.TaskGroup() as group:
+            for part in PARTS:
+                group.create_task(one(part))
+    except ExceptionGroup as failed:
+        raise failed.exceptions[0] from None
+
+
+async def really_missing(store: ObjectStore, expected: Sequence[Expected]) -> list[Expected]:
+    """Without those that are there when they are asked for. Raises ObjectStoreError."""
+    turns = asyncio.Semaphore(HEADS_AT_ONCE)
+
+    async def is_gone(item: Expected) -> bool:
+        async with turns:
+            try:
+                await store.head(item.key)
+            except ObjectNotFound:
+                return True
+            return False
+
+    asked = expected[:HEADS_MAX]
+    gone = await asyncio.gather(*(is_gone(item) for item in asked))
+    return [item for item, is_missing in zip(asked, gone, strict=True) if is_missing] + list(expected[HEADS_MAX:])
+
+
+async def delete_orphans(store: ObjectStore, metadata: Metadata, orphans: Sequence[Suspect], progress: Progress) -> int:
+    """-> how many were deleted. metadata: of the running controllers. Raises ObjectStoreError, ControllerError, TimeoutError."""
+    assert metadata.is_live, "a backup does not know what was committed since"
+    deleted = 0
+    for at in range(0, len(orphans), DELETE_BATCH_COUNT):
+        await metadata.refresh()
+        keys = [suspect.key for suspect in orphans[at : at + DELETE_BATCH_COUNT] if is_unknown(metadata.image, suspect.key)]
+        if keys:
+            await store.delete(keys)
+        deleted += len(keys)
+        progress(len(keys))
+    return deleted

@@ -1,0 +1,163 @@
+"""Asks the object store: is it there, does it refuse what it must, how long does it take, what is its time, what does it keep.
+
+Invariants: everything written lies below `probe/doctor-` and is deleted again, whatever happens; every question has a deadline. Must not
+judge.
+"""
+
+import asyncio
+import time
+from collections.abc import Awaitable, Mapping
+from typing import Final
+
+from controller.backup.layout import needed_objects
+from controller.backup.log import BackupLog
+from controller.errors import BackupCorrupt
+from controller.recover.recovery import cluster_ids
+from controller.snapshots import SnapshotStore
+from deploy.doctor.facts import BackupFacts, ClockSpan, ManifestFacts, StoreFacts
+from deploy.doctor.inventory import PROBE_ROOT, Backlog
+from objectstore.errors import ConditionalWritesIgnored, ObjectNotFound, ObjectStoreError
+from objectstore.ports import ObjectStore
+from objectstore.probe import probe_conditional_writes
+from stream.errors import ObjectCorrupt
+from stream.format.layout import HEADER_BYTES
+from stream.format.reader import parse_header
+from stream.keys import lease_prefix, manifest_prefix, parse_manifest_key
+from stream.manifest.leases import LEASES_MAX
+from stream.manifest.model import ManifestRoot
+from stream.manifest.sections import load_root
+from stream.ports import WalIdentity
+
+STEP_S: Final = 20.0
+"""For each question to the store."""
+
+SAMPLES: Final = 5
+LIST_SAMPLES: Final = 3
+MODIFIED_RESOLUTION_MS: Final = 999
+"""S3 tells the time of an object in whole seconds, cut off."""
+
+WAL_PUT_MS_MAX: Final = 120_000
+"""A slot is stamped before its PUT, which is tried for so long (`wal.put.deadline.ms`)."""
+
+_PREFIX: Final = f"{PROBE_ROOT}doctor-"
+HERE: Final = "this machine"
+
+
+def wall_ms() -> float:
+    return time.time_ns() / 1e6
+
+
+async def ask_store(store: ObjectStore, url: str, unique: str) -> StoreFacts:
+    """Never raises for what a store may do."""
+    ignored = ""
+    key = f"{_PREFIX}{unique}"
+    try:
+        try:
+            async with asyncio.timeout(STEP_S):
+                await probe_conditional_writes(store, _PREFIX, unique)
+        except ConditionalWritesIgnored as error:
+            ignored = error.detail
+        async with asyncio.timeout(STEP_S):
+            ids = tuple(await cluster_ids(store))
+        async with asyncio.timeout(STEP_S):
+            latencies, clock = await _timed(store, key)
+    except ObjectStoreError as error:
+        return StoreFacts(url, error=str(error))
+    except TimeoutError:
+        return StoreFacts(url, error=f"no answer within {STEP_S:.0f} s")
+    finally:
+        await _forget(store, [f"{key}-{number}" for number in range(SAMPLES)])
+    return StoreFacts(url, "", ignored, latencies, clock, ids)
+
+
+async def _timed(store: ObjectStore, key: str) -> tuple[Mapping[str, tuple[float, ...]], ClockSpan]:
+    """The first request of each kind is not counted where it opens a connection: the probe was before it."""
+    puts: list[float] = []
+    gets: list[float] = []
+    began_ms = ended_ms = 0.0
+    for number in range(SAMPLES):
+        began_ms = wall_ms()
+        puts.append(await _took_ms(store.put_if_absent(f"{key}-{number}", b"penstock doctor")))
+        ended_ms = wall_ms()
+        gets.append(await _took_ms(store.get(f"{key}-{number}")))
+    lists = [await _took_ms(_first(store, key)) for _ in range(LIST_SAMPLES)]
+    modified_ms = (await store.head(f"{key}-{SAMPLES - 1}")).modified_ms
+    clock = ClockSpan("the store", HERE, modified_ms - ended_ms, modified_ms + MODIFIED_RESOLUTION_MS - began_ms)
+    return {"PUT": tuple(puts), "GET": tuple(gets), "LIST": tuple(lists)}, clock
+
+
+async def _took_ms(call: Awaitable[object]) -> float:
+    began = time.perf_counter()
+    await call
+    return (time.perf_counter() - began) * 1_000
+
+
+async def _first(store: ObjectStore, prefix: str) -> str | None:
+    return next(iter([info.key async for info in store.list(prefix, limit=1)]), None)
+
+
+async def _forget(store: ObjectStore, keys: list[str]) -> None:
+    """What can not be deleted is found by the next listing."""
+    try:
+        async with asyncio.timeout(STEP_S):
+            await store.delete(keys)
+    except (ObjectStoreError, TimeoutError):
+        return
+
+
+async def ask_backup(store: ObjectStore, cluster_id: str, committed_offset: int, now_ms: int) -> BackupFacts:
+    """committed_offset: before this is called, -1: not known. Two LISTs and a GET. Raises ObjectStoreError."""
+    log = BackupLog(store, cluster_id)
+    newest = await SnapshotStore(store, cluster_id, kept=2).newest_offset()
+    snapshot = -1 if newest is None else int(newest)
+    listed = await log.listed()
+    firsts = listed.first_offsets
+    if not firsts:
+        return BackupFacts(error=f"it has no object below meta/{cluster_id}/log/")
+    needed = needed_objects(firsts, max(snapshot, 0))
+    if needed[0] > max(snapshot, 0):
+        return BackupFacts(error=f"it lacks the records [{max(snapshot, 0):,}, {needed[0]:,}): an object of it is gone")
+    try:
+        end = (await log.read(firsts[-1])).end_offset
+    except (BackupCorrupt, ObjectNotFound) as error:
+        return BackupFacts(error=str(error))
+    return BackupFacts("", end, committed_offset, listed.newest_ms, snapshot, len(needed), now_ms)
+
+
+async def newest_manifest(store: ObjectStore, cluster_id: str) -> ManifestRoot | None:
+    """None: there is none. Raises ObjectStoreError, ObjectCorrupt."""
+    for attempt in range(2):
+        key = await _first(store, manifest_prefix(cluster_id))
+        parsed = None if key is None else parse_manifest_key(key)
+        if parsed is None:
+            return None
+        try:
+            return await load_root(store, cluster_id, parsed[1])
+        except ObjectNotFound:
+            if attempt:
+                raise
+    return None
+
+
+async def manifest_facts(store: ObjectStore, cluster_id: str, root: ManifestRoot | None, now_ms: int, *, is_behind: bool) -> ManifestFacts:
+    prefix = lease_prefix(cluster_id)
+    leases = len([info async for info in store.list(prefix, limit=LEASES_MAX + 1)])
+    return ManifestFacts(root.published_ms if root else 0, root.version if root else 0, is_behind, leases, prefix, now_ms)
+
+
+async def broker_clocks(store: ObjectStore, backlogs: Mapping[WalIdentity, Backlog]) -> list[ClockSpan]:
+    """What brokers stamped into their newest slots against the store's time of them. A slot that is gone meanwhile tells nothing."""
+    found: list[ClockSpan] = []
+    for writer, backlog in sorted(backlogs.items()):
+        if backlog.newest is None:
+            continue
+        key, modified_ms = backlog.newest
+        try:
+            header = parse_header(await store.get_range(key, 0, HEADER_BYTES), key)
+        except (ObjectNotFound, ObjectCorrupt):
+            continue
+        if header.writer == writer:  # a fence was stamped by another one
+            ahead_ms = header.created_ms - modified_ms
+            who = f"broker {writer.node_id}"
+            found.append(ClockSpan(who, "the store", ahead_ms - MODIFIED_RESOLUTION_MS, ahead_ms + WAL_PUT_MS_MAX))
+    return found

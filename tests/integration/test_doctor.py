@@ -1,0 +1,247 @@
+"""`penstock doctor` against real clusters over moto: healthy, then one thing broken after the other, each mended again."""
+
+import asyncio
+import http.client
+import json
+import socket
+import threading
+from collections.abc import Iterator
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+from typing import Any
+from urllib.parse import urlsplit
+
+import pytest
+from support.controller_quorum import Quorum
+from support.threaded_cluster import ThreadedCluster, until
+from typer.testing import CliRunner
+
+from deploy.app import app
+from stream.ids import ObjectId
+from stream.keys import data_key, wal_key
+
+TOPIC = "orders"
+
+
+@pytest.fixture(scope="module")
+def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ThreadedCluster]:
+    with ThreadedCluster(tmp_path_factory.mktemp("doctor"), brokers=2) as running:
+        running.create(TOPIC, 1)
+        running.produce({"topic": TOPIC, "value": b"v%d" % number} for number in range(100))
+        running.until_merged(TOPIC, set())
+        yield running
+
+
+def examined(*arguments: str, code: int) -> dict[str, Any]:
+    """What `penstock doctor --json` says."""
+    done = CliRunner().invoke(app, ["doctor", "--json", "--settle", "0.3", *arguments])
+    assert done.exit_code == code, done.output
+    answer: dict[str, Any] = json.loads(done.stdout)
+    assert answer["exit_code"] == code
+    return answer
+
+
+def whole(cluster: ThreadedCluster, *arguments: str, code: int) -> dict[str, Any]:
+    return examined("--controller", cluster.controller, "--store", cluster.store_url, *arguments, code=code)
+
+
+def sentences(answer: dict[str, Any]) -> dict[str, str]:
+    """By code; hints are none that counts."""
+    return {
+        finding["code"]: finding["sentence"] for check in answer["checks"] for finding in check["findings"] if finding["level"] != "hint"
+    }
+
+
+def levels(answer: dict[str, Any]) -> dict[str, str]:
+    return {check["name"]: check["level"] for check in answer["checks"]}
+
+
+def put(cluster: ThreadedCluster, key: str, data: bytes) -> None:
+    cluster.run(cluster.store.put(key, data))
+
+
+def test_a_healthy_cluster_has_no_findings_and_nothing_of_the_probe_stays(cluster: ThreadedCluster) -> None:
+    answer = whole(cluster, code=0)
+    assert sentences(answer) == {}
+    assert levels(answer) == {
+        "store": "ok", "clocks": "ok", "controllers": "hint", "versions": "ok", "brokers": "ok", "listeners": "ok", "partitions": "ok",
+        "WALs": "ok", "backup": "ok", "manifest": "ok", "objects": "ok",
+    }  # fmt: skip
+    assert answer["verdict"] == "all is well"
+    assert not [key for key in cluster.keys("probe/") if "doctor" in key]
+    shown = CliRunner().invoke(app, ["doctor", "--controller", cluster.controller, "--store", cluster.store_url])
+    assert shown.exit_code == 0
+    assert shown.stdout.endswith("all is well\n")
+
+
+def test_an_orphan_is_found_when_it_is_old_enough_and_deleted_with_nothing_else(cluster: ThreadedCluster) -> None:
+    orphan = data_key(ObjectId(1 << 40))
+    put(cluster, orphan, b"of nobody")
+    assert "1 unknown but younger than 1d" in json.dumps(whole(cluster, code=0))
+    found = sentences(whole(cluster, "--older-than", "0s", code=1))
+    assert found == {"orphans": f"1 objects (9 B) older than 0s belong to nothing, such as {orphan}."}
+    assert sentences(whole(cluster, "--older-than", "0s", "--accept", "orphans", code=0)) == {}
+
+    before = cluster.keys("data/") - {orphan}
+    assert orphan in cluster.keys("data/")
+    assert whole(cluster, "--older-than", "0s", "--delete-orphans", "--yes", code=0)["deleted"] == 1
+    assert orphan not in cluster.keys("data/")
+    assert cluster.keys("data/") >= before
+
+
+def test_without_an_answer_to_its_question_nothing_is_deleted(cluster: ThreadedCluster) -> None:
+    orphan = data_key(ObjectId((1 << 40) + 1))
+    put(cluster, orphan, b"of nobody")
+    command = ["doctor", "--controller", cluster.controller, "--store", cluster.store_url, "--delete-orphans", "--older-than", "0s"]
+    done = CliRunner().invoke(app, command)
+    assert "say --yes" in str(done.exception)
+    examined("--store", cluster.store_url, "--delete-orphans", "--yes", "--older-than", "0s", code=1)
+    assert orphan in cluster.keys("data/")
+    cluster.run(cluster.store.delete([orphan]))
+
+
+def test_a_deleted_object_is_data_loss_by_topic_partition_and_offsets(cluster: ThreadedCluster) -> None:
+    key = cluster.until_merged(TOPIC, set())
+    data = cluster.run(cluster.store.get(key))
+    cluster.run(cluster.store.delete([key]))
+    for answer in (whole(cluster, code=1), examined("--store", cluster.store_url, code=1)):
+        assert sentences(answer)["data-lost"].startswith(f"{TOPIC}-0 has lost offsets [0, 100)")
+        assert key in sentences(answer)["data-lost"]
+    put(cluster, key, data[:-1])
+    assert f"{key} has {len(data) - 1:,} bytes" in sentences(whole(cluster, code=1))["object-damaged"]
+    put(cluster, key, data)
+    assert sentences(whole(cluster, code=0)) == {}
+
+
+def test_a_killed_broker_is_named_and_so_is_what_nobody_can_reach_as_advertised(cluster: ThreadedCluster) -> None:
+    cluster.kill_broker(1)
+    assert sentences(whole(cluster, code=1)) == {"broker-fenced": "Broker 1 is fenced: it was declared dead and has not come back."}
+    with socket.socket() as taken:  # bound, and nobody listens
+        taken.bind(("127.0.0.1", 0))
+        nowhere = f"127.0.0.1:{taken.getsockname()[1]}"
+        cluster.start_broker(1, advertised_listeners=(f"PLAINTEXT://{nowhere}",), advertised_check="off")
+        answer = sentences(whole(cluster, "--no-objects", code=1))
+        assert list(answer) == ["broker-unreachable"]
+        assert f"Broker 1 can not be reached at {nowhere}" in answer["broker-unreachable"]
+        cluster.stop_broker(1)
+
+    other = cluster.bootstrap
+    cluster.start_broker(1, advertised_listeners=(f"PLAINTEXT://{other}",), advertised_check="off")
+    answer = sentences(whole(cluster, "--no-objects", code=1))
+    assert answer == {"broker-is-another": f"{other} is advertised by broker 1 (listener first), but broker 0 answers there."}
+    cluster.stop_broker(1)
+    cluster.start_broker(1)
+    until(lambda: cluster.image(lambda image: sum(not node.fenced for node in image.nodes)) == 2)
+    assert sentences(whole(cluster, "--no-objects", code=0)) == {}
+
+
+def test_with_the_store_alone_it_tells_what_the_store_knows(cluster: ThreadedCluster) -> None:
+    answer = examined("--store", cluster.store_url, code=0)
+    assert answer["cluster_id"] == cluster.image(lambda image: image.cluster_id)
+    assert answer["verdict"] == "all is well; not checked: controllers, versions, brokers, listeners, partitions"
+    assert levels(answer)["objects"] == levels(answer)["backup"] == "ok"
+
+
+def test_controllers_that_do_not_answer_do_not_hide_the_rest(cluster: ThreadedCluster) -> None:
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", 0))
+        answer = examined("--controller", f"127.0.0.1:{taken.getsockname()[1]}", "--store", cluster.store_url, code=1)
+    assert list(sentences(answer)) == ["no-controller"]
+    assert levels(answer)["objects"] == "ok"
+
+
+def test_a_slot_of_a_wal_that_nobody_registered_is_said_and_left_alone(cluster: ThreadedCluster) -> None:
+    writer = cluster.image(lambda image: next(image.nodes.running_wals()).writer)
+    key = wal_key(writer._replace(node_epoch=writer.node_epoch + 1_000), 0)  # type: ignore[arg-type]  # slot 0
+    put(cluster, key, bytes(100))
+    found = sentences(whole(cluster, "--older-than", "0s", "--delete-orphans", "--yes", code=1))
+    assert list(found) == ["wal-of-nobody"]
+    assert key in cluster.keys("wal/")
+    cluster.run(cluster.store.delete([key]))
+
+
+# --- a store that does not refuse -----------------------------------------------------------------------------------------------------
+
+
+class Forgetful(BaseHTTPRequestHandler):
+    """Passes everything on to the store behind, but for the condition of a write."""
+
+    behind = ""
+
+    def _pass(self) -> None:
+        body = self.rfile.read(int(self.headers.get("Content-Length", 0)))
+        headers = {name: value for name, value in self.headers.items() if name.lower() != "if-none-match"}
+        connection = http.client.HTTPConnection(self.behind, timeout=10)
+        connection.request(self.command, self.path, body, headers)
+        answer = connection.getresponse()
+        data = answer.read()
+        self.send_response(answer.status)
+        for name, value in answer.getheaders():
+            if name.lower() not in {"connection", "content-length", "transfer-encoding", "date", "server"}:
+                self.send_header(name, value)
+        self.send_header("Content-Length", answer.getheader("Content-Length", "0") if self.command == "HEAD" else str(len(data)))
+        self.end_headers()
+        self.wfile.write(data)
+        connection.close()
+
+    do_GET = do_PUT = do_POST = do_HEAD = do_DELETE = _pass
+
+    def log_message(self, format: str, *args: object) -> None:  # noqa: A002 - its name there
+        """Keep quiet."""
+
+
+@pytest.fixture
+def forgetful(cluster: ThreadedCluster) -> Iterator[str]:
+    """The URL of the cluster's store behind a proxy that drops If-None-Match."""
+    endpoint = cluster.store_url.partition("endpoint=")[2]
+    handler = type("Handler", (Forgetful,), {"behind": urlsplit(endpoint).netloc})
+    server = ThreadingHTTPServer(("127.0.0.1", 0), handler)
+    server.daemon_threads = True
+    thread = threading.Thread(target=server.serve_forever)
+    thread.start()
+    yield cluster.store_url.replace(endpoint, f"http://127.0.0.1:{server.server_port}")
+    server.shutdown()
+    thread.join()
+    server.server_close()
+
+
+def test_a_store_that_ignores_if_none_match_is_refused(cluster: ThreadedCluster, forgetful: str) -> None:
+    answer = examined("--controller", cluster.controller, "--store", forgetful, "--no-objects", code=1)
+    assert list(sentences(answer)) == ["store-not-conditional"]
+    assert "If-None-Match" in sentences(answer)["store-not-conditional"]
+
+
+def test_a_store_that_is_not_there_and_one_of_another_cluster(cluster: ThreadedCluster, tmp_path: Path) -> None:
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", 0))
+        url = f"s3://penstock?endpoint=http://127.0.0.1:{taken.getsockname()[1]}&deadline_ms=500"
+        answer = examined("--controller", cluster.controller, "--store", url, code=1)
+    assert list(sentences(answer)) == ["store-fails"]
+    assert levels(answer)["listeners"] == "ok"
+    answer = examined("--controller", cluster.controller, "--store", f"file:{tmp_path}", "--no-objects", code=1)
+    assert "holds no cluster at all" in sentences(answer)["store-of-another-cluster"]
+
+
+# --- three controllers ----------------------------------------------------------------------------------------------------------------
+
+
+async def test_a_stopped_controller_of_three_is_named_and_so_is_a_lost_majority(tmp_path: Path) -> None:
+    quorum = Quorum(tmp_path)
+    try:
+        await quorum.start()
+        every = ",".join(quorum.addresses)
+        arguments = ("--controller", every, "--accept", "no-broker")
+        assert sentences(await asyncio.to_thread(examined, *arguments, code=0)) == {}
+
+        leader = await quorum.leader()
+        away = next(number for number in quorum.servers if number != leader)
+        await quorum.stop_one(away)
+        found = sentences(await asyncio.to_thread(examined, *arguments, code=1))
+        assert list(found) == ["controller-unreachable"]
+        assert found["controller-unreachable"].startswith(f"Controller {away} at {quorum.addresses[away]} does not answer; the leader")
+
+        await quorum.stop_one(next(number for number in quorum.servers if number != leader))
+        found = sentences(await asyncio.to_thread(examined, *arguments, code=1))
+        assert found["no-quorum-leader"].startswith("No controller leads: 1 of 3 answer")
+    finally:
+        await quorum.stop()
