@@ -7,9 +7,12 @@ import asyncio
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING
 
+from broker.internal_topics import OFFSETS_TOPIC, TRANSACTIONS_TOPIC
 from stream.ids import NodeId
+from tests.sim.checkers import Part
 from tests.sim.disaster import lose_disks
 from tests.sim.network import Links
+from tests.sim.nodes import COORDINATOR_PARTITIONS
 from tests.sim.rewriting import SimRewriter
 
 if TYPE_CHECKING:
@@ -37,7 +40,7 @@ SCENARIOS: Mapping[str, Mapping[str, int]] = {
     },
     "transactions": {
         "crash": 3, "pause": 2, "replace": 1, "move": 4, "ping_pong": 2, "leave": 1, "slow_store": 1, "store_down": 1, "cut": 1,
-        "crash_controller": 1,
+        "crash_controller": 1, "strike": 6,
     },
     "rewrite": {
         "rewrite": 6, "move": 2, "crash": 2, "trim": 2, "pause": 1, "crash_controller": 1, "slow_store": 1, "nothing": 1,
@@ -98,8 +101,7 @@ class Chaos:
 
     def replace(self) -> None:
         if (broker := self._running()) is not None:
-            self._world.replace(broker)
-            self._later(self._rng.choice((0.5, 4.0, 15.0)), lambda: broker.process.resume(self._world.loop))
+            self._replace(broker)
 
     def cut(self) -> None:
         """A broker from all controllers, or only its requests, or only their answers."""
@@ -138,15 +140,54 @@ class Chaos:
             broker.spawn(broker.leave)
 
     def move(self) -> None:
-        part = self._rng.choice([*self._world.parts, *self._world.txn_parts])
+        part = self._part()
         self._world.move(part, NodeId(self._rng.randint(1, self._world.limits.brokers)))
 
     def ping_pong(self) -> None:
-        part = self._rng.choice([*self._world.parts, *self._world.txn_parts])
+        part = self._part()
         nodes = self._rng.sample(range(1, self._world.limits.brokers + 1), 2)
         pause_s = self._rng.choice((0.0, 0.05, 0.4))
         for at, node_id in enumerate((*nodes, *nodes)):
             self._later(pause_s * at, lambda node_id=node_id: self._world.move(part, NodeId(node_id)))
+
+    def _part(self) -> Part:
+        parts = [*self._world.parts, *self._world.txn_parts]
+        if self._world.txn_parts:
+            parts += [(name, index) for name in (OFFSETS_TOPIC, TRANSACTIONS_TOPIC) for index in range(COORDINATOR_PARTITIONS)]
+        return self._rng.choice(parts)
+
+    def strike(self) -> None:
+        """The next one who asks for the end of a transaction: something happens to its coordinator meanwhile, sometimes to both."""
+        rng = self._rng
+        act = rng.choice((self._crash_at_once, self._crash_at_once, self._stop, self._stop, self._replace, self._move_coordinators))
+        delay_s, both = rng.choice((0.0, 0.01, 0.05, 0.2, 1.0)) * rng.random() * 2, rng.random() < 0.4
+
+        def on_end_txn(coordinator: "SimBroker", end_client: Callable[[], object]) -> None:
+            def hit() -> None:
+                if coordinator.process.held is None and self._world.brokers.get(coordinator.node_id) is coordinator:
+                    self._world.trace("strike", coordinator.process.name)
+                    act(coordinator)
+
+            self._later(delay_s, hit)
+            if both:
+                self._later(delay_s, end_client)
+
+        self._world.on_end_txn = on_end_txn
+
+    def _crash_at_once(self, broker: "SimBroker") -> None:
+        self._world.crash(broker, self._rng.choice((0.01, 0.5, 6.0)))
+
+    def _replace(self, broker: "SimBroker") -> None:
+        self._world.replace(broker)
+        self._later(self._rng.choice((0.5, 4.0, 15.0)), lambda: broker.process.resume(self._world.loop))
+
+    def _stop(self, broker: "SimBroker") -> None:
+        broker.process.pause()
+        self._later(self._rng.choice((0.5, 4.0, 8.0, 15.0)), lambda: broker.process.resume(self._world.loop))
+
+    def _move_coordinators(self, broker: "SimBroker") -> None:
+        for index in range(COORDINATOR_PARTITIONS):
+            self._world.move((TRANSACTIONS_TOPIC, index), NodeId(self._rng.randint(1, self._world.limits.brokers)))
 
     def rewrite(self) -> None:
         """A job from outside; some stand still for a while, some die."""
