@@ -259,7 +259,7 @@ class SimBroker:
         if opened:
             partition = self.partitions.get(topic, index)
             assert isinstance(partition, Partition)
-            self.world.trace("opened", self.process.name, index, partition.leader_epoch, partition.high_watermark)
+            self.world.trace("opened", self.process.name, topic, index, partition.leader_epoch, partition.high_watermark)
             self.world.checker.opened((topic, index), partition.leader_epoch, self.me, partition.high_watermark)
 
     def _end(self, reason: str) -> None:
