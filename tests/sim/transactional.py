@@ -86,6 +86,7 @@ class Application:
 
     async def finish(self) -> None:
         """Whatever was left open: a new instance comes through with one more transaction."""
+        self.timeout_ms = 60_000  # on a slow store a transaction would time out again and again
         while True:
             with suppress(Fenced):
                 instance = self._instance()
@@ -264,7 +265,7 @@ class Instance:
         body = produce_request({part: bytes(batch)}, 1_000)
         world.checker.sent(part, values)
         while True:
-            broker, _ = world.leader(part, rng)
+            broker, _ = world.leader(part, rng, exact=world.calm)
             code = await self._produce_once(broker, body, part, values) if broker is not None else None
             if code in _SETTLED:
                 return
