@@ -1,7 +1,7 @@
 """One start of a simulated broker: the real client, follower, storage, partitions, merger and recovery duty, and the real Kafka handlers.
 
-Wired as `broker.node.Broker` wires it, with coordinators of groups and transactions, without sockets. Every request and answer is a Kafka frame. Must not judge; it hands what
-it answers to the checker in the moment in which it answers.
+Wired as `broker.node.Broker` wires it, with coordinators of groups and transactions, without sockets. Every request and answer is a Kafka
+frame. Must not judge; it hands what it answers to the checker in the moment in which it answers.
 """
 
 import asyncio

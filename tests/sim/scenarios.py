@@ -157,17 +157,22 @@ class Chaos:
         return self._rng.choice(parts)
 
     def strike(self) -> None:
-        """The next one who asks for the end of a transaction: something happens to its coordinator meanwhile, sometimes to both."""
+        """The next one who asks for the end of a transaction: something happens to its coordinator or to a leader, perhaps to itself."""
         rng = self._rng
         act = rng.choice((self._crash_at_once, self._crash_at_once, self._stop, self._stop, self._replace, self._move_coordinators))
-        delay_s, both = rng.choice((0.0, 0.01, 0.05, 0.2, 1.0)) * rng.random() * 2, rng.random() < 0.4
+        delay_s, both, is_slow = rng.choice((0.01, 0.05, 0.2, 1.0)) * rng.random() * 2, rng.random() < 0.5, rng.random() < 0.5
 
         def on_end_txn(coordinator: "SimBroker", end_client: Callable[[], object]) -> None:
-            def hit() -> None:
-                if coordinator.process.held is None and self._world.brokers.get(coordinator.node_id) is coordinator:
-                    self._world.trace("strike", coordinator.process.name)
-                    act(coordinator)
+            leader, _ = self._world.leader(rng.choice(self._world.txn_parts), rng, exact=True)
+            victim = leader if leader is not None and rng.random() < 0.4 else coordinator
 
+            def hit() -> None:
+                if victim.process.held is None and self._world.brokers.get(victim.node_id) is victim:
+                    self._world.trace("strike", victim.process.name)
+                    act(victim)
+
+            if is_slow and not self._world.calm:
+                self._slow(coordinator, 800.0)  # between the decision and its durability there is time
             self._later(delay_s, hit)
             if both:
                 self._later(delay_s, end_client)
@@ -212,11 +217,12 @@ class Chaos:
 
     def slow_broker(self) -> None:
         if (broker := self._running()) is not None:
-            store = broker.raw_store
-            weather = self._world.weather
-            wanted = self._rng.choice((800.0, 3_000.0)) / weather.p50_ms
-            store.slow_factor = max(1.0, min(wanted, _SLOW_P99_MS_MAX / weather.p99_ms))
-            self._later(self._rng.choice((2.0, 8.0)), lambda: setattr(store, "slow_factor", 1.0))
+            self._slow(broker, self._rng.choice((800.0, 3_000.0)))
+
+    def _slow(self, broker: "SimBroker", p50_ms: float) -> None:
+        store, weather = broker.raw_store, self._world.weather
+        store.slow_factor = max(1.0, min(p50_ms / weather.p50_ms, _SLOW_P99_MS_MAX / weather.p99_ms))
+        self._later(self._rng.choice((2.0, 8.0)), lambda: setattr(store, "slow_factor", 1.0))
 
     def store_down(self) -> None:
         weather = self._world.weather

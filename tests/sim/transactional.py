@@ -60,9 +60,9 @@ class Application:
         self.ledger = Ledger(self.name, world.fail)
         self.timeout_ms = self.rng.choice((2_000, 6_000, 20_000))
         self.inits_count = 0
-        """Requests for an epoch that were sent: whoever sees another behind its own may be fenced."""
-        self.unanswered_inits_count = 0
-        """Of those, how many may have been carried out at any time."""
+        """Requests for an epoch that were sent."""
+        self.answered_inits_count = 0
+        """Those that were not may be carried out at any time."""
         self._instances_count = 0
 
     async def run(self, stop: asyncio.Event) -> None:
@@ -113,7 +113,8 @@ class Instance:
         self._sequences: dict[Part, int] = {}
         self._coordinators: dict[int, Connection] = {}
         self._timeout_s = self._rng.choice((2.0, 3.0, 5.0))
-        self._inits_known = 0
+        self._inits_before = 0
+        """Those that were carried out before its own, and its own: any other may fence it."""
         self._began_s: float | None = None
 
     async def run(self, stop: asyncio.Event) -> None:
@@ -125,7 +126,7 @@ class Instance:
         except Fenced:
             self._world.trace("fenced", self._name)
 
-    # --- an epoch ---------------------------------------------------------------------------------------------------------------------------
+    # --- an epoch -------------------------------------------------------------------------------------------------------------------------
 
     async def initialise(self) -> None:
         begun_before = await self._take_epoch(Identity())
@@ -144,7 +145,7 @@ class Instance:
             nonlocal begun_before
             begun_before = self._ledger.count
             application.inits_count += 1
-            self._inits_known = application.inits_count
+            self._inits_before = application.answered_inits_count + 1
 
         response = await self._until_done(_TRANSACTIONAL_ID, apis.INIT_PRODUCER_ID, 4, request, _code_at_top, sending)
         self._identity = Identity(response.producer_id, response.producer_epoch)
@@ -154,7 +155,7 @@ class Instance:
 
     def _may_be_fenced(self) -> bool:
         application, world = self._application, self._world
-        if application.inits_count > self._inits_known or application.unanswered_inits_count:
+        if application.inits_count > self._inits_before:
             return True
         timeout_s = (application.timeout_ms - 2 * world.limits.skew_ms) / 1000
         return self._began_s is not None and world.loop.time() - self._began_s >= timeout_s
@@ -164,7 +165,7 @@ class Instance:
             self._world.fail(f"{self._name} is fenced by {why}, nobody has asked for another epoch")
         return Fenced(why)
 
-    # --- a transaction ----------------------------------------------------------------------------------------------------------------------
+    # --- a transaction --------------------------------------------------------------------------------------------------------------------
 
     async def transact(self, *, is_last: bool = False) -> None:
         rng, parts = self._rng, self._world.txn_parts
@@ -245,7 +246,7 @@ class Instance:
         if strike is not None and connection is not None and task is not None:
             strike(connection.broker, task.cancel)
 
-    # --- batches ----------------------------------------------------------------------------------------------------------------------------
+    # --- batches --------------------------------------------------------------------------------------------------------------------------
 
     async def _produce(self, entry: Entry, part: Part) -> None:
         """Until it is settled. Copies that come late are of what was sent then."""
@@ -292,27 +293,23 @@ class Instance:
                 return await answer
         return None
 
-    # --- coordinators -----------------------------------------------------------------------------------------------------------------------
+    # --- coordinators ---------------------------------------------------------------------------------------------------------------------
 
     async def _until_done(
         self, kind: int, api: Any, version: int, request: Any, code_of: Callable[[Any], int], sending: Callable[[], None] | None = None
     ) -> Any:
         """The answer without an error. Raises Fenced."""
-        is_init = api is apis.INIT_PRODUCER_ID
         while True:
             try:
                 connection = await self._coordinator(kind)
                 if sending is not None:
                     sending()
-                try:
-                    response = await connection.ask(api, version, request, self._timeout_s)
-                except BaseException:
-                    self._application.unanswered_inits_count += is_init
-                    raise
+                response = await connection.ask(api, version, request, self._timeout_s)
             except Unanswered:
                 self._coordinators.pop(kind, None)
                 await asyncio.sleep(self._rng.uniform(0.02, 0.2))
                 continue
+            self._application.answered_inits_count += api is apis.INIT_PRODUCER_ID
             code = ErrorCode(code_of(response))
             self._world.trace("told", self._name, api.name, code.name)
             if code is ErrorCode.NONE:
