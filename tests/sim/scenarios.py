@@ -42,6 +42,7 @@ SCENARIOS: Mapping[str, Mapping[str, int]] = {
         "crash": 3, "pause": 2, "replace": 1, "move": 4, "ping_pong": 2, "leave": 1, "slow_store": 1, "store_down": 1, "cut": 1,
         "crash_controller": 1, "strike": 6,
     },
+    "coordinators": {"strike": 12, "crash": 1, "pause": 1, "move": 1, "ping_pong": 1, "nothing": 1},
     "rewrite": {
         "rewrite": 6, "move": 2, "crash": 2, "trim": 2, "pause": 1, "crash_controller": 1, "slow_store": 1, "nothing": 1,
     },
@@ -63,8 +64,11 @@ WITHOUT_LEASE = frozenset({"clock"})
 """Here brokers measure time so wrongly that they never give up by themselves: only the fence in the WAL protects."""
 
 
-TRANSACTIONAL = frozenset({"transactions"})
+TRANSACTIONAL = frozenset({"transactions", "coordinators"})
 """Here transactions go on in a topic of their own, and are read from the store while they do."""
+
+COORDINATING = frozenset({"coordinators"})
+"""Here almost nothing else goes on."""
 
 READING = frozenset({"controller", "quorum"})
 """Here somebody asks the controllers all the time, without changing anything."""
@@ -160,24 +164,28 @@ class Chaos:
         """The next one who asks for the end of a transaction: something happens to its coordinator or to a leader, perhaps to itself."""
         rng = self._rng
         act = rng.choice((self._crash_at_once, self._crash_at_once, self._stop, self._stop, self._replace, self._move_coordinators))
-        delay_s, both, is_slow = rng.choice((0.01, 0.05, 0.2, 1.0)) * rng.random() * 2, rng.random() < 0.5, rng.random() < 0.5
+        delay_s = rng.choice((0.01, 0.05, 0.2, 1.0)) * rng.random() * 2
+        at_leader, at_both, at_client, is_slow = (rng.random() < share for share in (0.3, 0.3, 0.5, 0.5))
 
         def on_end_txn(coordinator: "SimBroker", end_client: Callable[[], object]) -> None:
             leader, _ = self._world.leader(rng.choice(self._world.txn_parts), rng, exact=True)
-            victim = leader if leader is not None and rng.random() < 0.4 else coordinator
-
-            def hit() -> None:
-                if victim.process.held is None and self._world.brokers.get(victim.node_id) is victim:
-                    self._world.trace("strike", victim.process.name)
-                    act(victim)
-
             if is_slow and not self._world.calm:
                 self._slow(coordinator, 800.0)  # between the decision and its durability there is time
-            self._later(delay_s, hit)
-            if both:
+            if leader is not None and leader is not coordinator and at_both:
+                self._later(0.0, lambda: self._hit(leader, self._crash_at_once))
+                self._later(delay_s, lambda: self._hit(coordinator, self._stop))
+                return
+            victim = leader if leader is not None and at_leader else coordinator
+            self._later(delay_s, lambda: self._hit(victim, act))
+            if at_client:
                 self._later(delay_s, end_client)
 
         self._world.on_end_txn = on_end_txn
+
+    def _hit(self, broker: "SimBroker", act: "Callable[[SimBroker], None]") -> None:
+        if broker.process.held is None and self._world.brokers.get(broker.node_id) is broker:
+            self._world.trace("strike", broker.process.name)
+            act(broker)
 
     def _crash_at_once(self, broker: "SimBroker") -> None:
         self._world.crash(broker, self._rng.choice((0.01, 0.5, 6.0)))

@@ -127,7 +127,7 @@ def _timeout_aborts_what_is_decided() -> list[Patch]:
 
 def _old_coordinators_markers_count() -> list[Patch]:
     real = ProducerState.check_marker
-    return [(ProducerState, "check_marker", lambda self, marker: real(self, replace(marker, coordinator_epoch=1 << 30)))]
+    return [(ProducerState, "check_marker", lambda self, marker: real(self, marker._replace(coordinator_epoch=1 << 30)))]
 
 
 def _offsets_count_before_the_marker() -> list[Patch]:

@@ -50,7 +50,7 @@ from tests.sim.loop import Process, VirtualLoop, process_name
 from tests.sim.metadata_log import MetadataLog
 from tests.sim.network import Network, SimChannel, SimListener, SimRaftSender
 from tests.sim.nodes import SimBroker
-from tests.sim.scenarios import BALANCED, READING, SCENARIOS, TRANSACTIONAL, WITHOUT_LEASE, Chaos
+from tests.sim.scenarios import BALANCED, COORDINATING, READING, SCENARIOS, TRANSACTIONAL, WITHOUT_LEASE, Chaos
 from tests.sim.store import Bucket, StoreWeather
 from tests.sim.transactional import PARTITIONS, TXN_TOPIC
 from tests.sim.transactions import Transactions
@@ -90,6 +90,8 @@ class World:
                 self.limits.controller, auto_balance=True, balance_interval_ms=300, balance_cooldown_ms=1_000, balance_bytes_min=1
             )
             self.limits = replace(self.limits, controller=config, partitions=max(self.limits.partitions, 6))
+        if scenario in COORDINATING:
+            self.limits = replace(self.limits, partitions=1, producers=1)
         self.loop = VirtualLoop()
         self.leases = scenario not in WITHOUT_LEASE
         self.no_epoch = NodeEpoch(-1)

@@ -1,8 +1,9 @@
 # ruff: noqa: T201 - its test reads what it prints
 """A program that consumes one partition, and produces each value to another topic exactly once.
 
-Arguments: BOOTSTRAP ID PARTITION COUNT HOLD. It prints "committed N" (the next offset) after each transaction, and "holding" in the middle of the HOLD-th (0: never), where it waits for
-a line on its input. It ends when COUNT records are through. It survives every error but being killed.
+Arguments: BOOTSTRAP ID PARTITION COUNT HOLD. It prints "committed N" (the next offset) after each transaction, and "holding" in the middle
+of the HOLD-th (0: never), where it waits for a line on its input. It ends when COUNT records are through. It survives every error but
+being killed.
 """
 
 import sys
