@@ -2,9 +2,7 @@
 
 Why: librdkafka 2.x ends the thread of a broker that vanishes from the list; if that happens in the very answer that names the partition's
 new leader, the partition is orphaned until its next look a second later. Listing the old one a little longer makes the difference between
-20 and 500 ms after a graceful stop, and 1.5 and 2.5 s after a crash (measured, librdkafka 2.16). Whoever is fenced when this broker begins
-has left a moment ago as far as it knows: after a crash of all brokers the first that is back names the others, which are on their way; a
-producer whose group's coordinator vanished from the list would wait for it for more than a minute.
+20 and 500 ms after a graceful stop, and 1.5 and 2.5 s after a crash (measured, librdkafka 2.16).
 Invariant: a broker that is alive again is not among them; nobody stays longer than `LISTED_S`. Pure: seconds come in.
 Must not: be told to those who ask who is there (DescribeCluster, Metadata of all topics or of none).
 """
@@ -21,15 +19,13 @@ LISTED_S: Final = 10.0
 
 class DepartedBrokers:
     def __init__(self) -> None:
-        self._alive: dict[NodeId, NodeState] | None = None
-        """None: nothing is known yet."""
+        self._alive: dict[NodeId, NodeState] = {}
         self._departed: dict[NodeId, tuple[NodeState, float]] = {}
 
     def update(self, image: MetadataImage, now: float) -> None:
         """Nodes of the image changed. O(number of brokers)."""
         alive = {state.node_id: state for state in image.nodes if not state.fenced}
-        before = {state.node_id: state for state in image.nodes} if self._alive is None else self._alive
-        for node_id, state in before.items():
+        for node_id, state in self._alive.items():
             if node_id not in alive:
                 self._departed[node_id] = (state, now + LISTED_S)
         for node_id in alive:

@@ -48,7 +48,7 @@ SCENARIO = {
     "recovered_wals_not_fenced": "disaster",
     "old_history_not_fenced": "disaster",
     "only_the_owners_wal_is_read": "disaster",
-} | dict.fromkeys(TRANSACTION_MUTANTS, "transactions")
+} | dict.fromkeys(TRANSACTION_MUTANTS, "coordinators")
 SEEDS_MAX = 25
 FIRST_SEED = {
     "recovery_stops_early": 130,

@@ -9,11 +9,10 @@ import broker.transactions.machine as machine
 import broker.transactions.markers as markers
 from broker.coordinator_log import LogBatch, TopicLog, _decode
 from broker.groups.offsets import GroupOffsets
-from broker.partition.producer_state import ProducerState
 from broker.transactions.coordinator import TransactionCoordinator
 from broker.transactions.machine import Transaction
 from broker.transactions.markers import MarkerSender
-from broker.transactions.model import PREPARED, TransactionState, WriteMarkers
+from broker.transactions.model import PREPARED, TransactionState
 from broker.wire.error_codes import ErrorCode
 from stream.batch.control import Marker
 from stream.batch.header import parse_header
@@ -32,19 +31,6 @@ def _end_answered_before_it_is_durable() -> list[Patch]:
         return wanted.answer
 
     return [(TransactionCoordinator, "_persist", persist)]
-
-
-def _markers_before_the_outcome_is_durable() -> list[Patch]:
-    real = TransactionCoordinator._append
-
-    def append(self: TransactionCoordinator, state: Any, transaction: Transaction, persist: Any, answer: Any) -> None:
-        metadata = persist.metadata
-        if metadata.state in PREPARED:
-            marker = Marker(metadata.producer_id, metadata.producer_epoch, WriteMarkers(metadata).is_commit, state.epoch)
-            self._markers.send(state.index, marker, metadata.partitions, lambda: None)
-        real(self, state, transaction, persist, answer)
-
-    return [(TransactionCoordinator, "_append", append)]
 
 
 def _complete_before_the_markers() -> list[Patch]:
@@ -125,11 +111,6 @@ def _timeout_aborts_what_is_decided() -> list[Patch]:
     return [(machine, "_VALID_NEXT", allowed), (Transaction, "tick", tick)]
 
 
-def _old_coordinators_markers_count() -> list[Patch]:
-    real = ProducerState.check_marker
-    return [(ProducerState, "check_marker", lambda self, marker: real(self, marker._replace(coordinator_epoch=1 << 30)))]
-
-
 def _offsets_count_before_the_marker() -> list[Patch]:
     real = GroupOffsets.stage
 
@@ -142,7 +123,6 @@ def _offsets_count_before_the_marker() -> list[Patch]:
 
 TRANSACTION_MUTANTS: dict[str, Callable[[], list[Patch]]] = {
     "end_answered_before_it_is_durable": _end_answered_before_it_is_durable,
-    "markers_before_the_outcome_is_durable": _markers_before_the_outcome_is_durable,
     "complete_before_the_markers": _complete_before_the_markers,
     "refused_markers_count": _refused_markers_count,
     "decided_transactions_not_resumed": _decided_transactions_not_resumed,
@@ -151,6 +131,5 @@ TRANSACTION_MUTANTS: dict[str, Callable[[], list[Patch]]] = {
     "epoch_kept_by_a_new_instance": _epoch_kept_by_a_new_instance,
     "epoch_kept_by_a_fence": _epoch_kept_by_a_fence,
     "timeout_aborts_what_is_decided": _timeout_aborts_what_is_decided,
-    "old_coordinators_markers_count": _old_coordinators_markers_count,
     "offsets_count_before_the_marker": _offsets_count_before_the_marker,
 }

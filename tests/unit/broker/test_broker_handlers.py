@@ -298,15 +298,6 @@ async def test_broker_that_left_is_listed_a_little_longer_to_those_who_ask_for_t
     assert fixture.departed.listed(1 + LISTED_S) == []
 
 
-async def test_broker_that_was_away_when_this_one_began_is_listed_a_little(fixture: Fixture) -> None:
-    fixture.topic("a")
-    fixture.image.apply_all([broker_record(2, fenced=True)])
-    fixture.departed.update(fixture.image, 0)
-    assert [broker.node_id for broker in (await fixture.metadata("a")).brokers] == [1, 2]
-    assert [broker.node_id for broker in (await fixture.metadata()).brokers] == [1]
-    assert fixture.departed.listed(LISTED_S) == []
-
-
 async def test_broker_that_came_back_is_listed_once(fixture: Fixture) -> None:
     fixture.departed.update(fixture.image, 0)
     fixture.image.apply_all([broker_record(2, fenced=True)])
