@@ -306,43 +306,40 @@ def _sources_not_compared() -> list[Patch]:
     return [(replacement, "_check_source", lambda stream, source: None)]
 
 
-MUTANTS: dict[str, Callable[[], list[Patch]]] = (
-    {
-        "ack_before_durable": _ack_before_durable,
-        "ack_out_of_order": _ack_out_of_order,
-        "own_object_taken_for_a_fence": _own_object_taken_for_a_fence,
-        "any_412_is_success": _any_412_is_success,
-        "acknowledges_after_a_fence": _acknowledges_after_a_fence,
-        "recovery_without_fence": _recovery_without_fence,
-        "recovery_skips_a_slot": _recovery_skips_a_slot,
-        "recovery_stops_early": _recovery_stops_early,
-        "wal_deleted_before_the_commit": _wal_deleted_before_the_commit,
-        "commits_out_of_order": _commits_out_of_order,
-        "zombie_may_commit": _zombie_may_commit,
-        "zombie_may_close": _zombie_may_close,
-        "closed_without_flush": _closed_at_the_appended_end,
-        "unclean_open_without_scan": _unclean_open_without_scan,
-        "producers_not_restored": _producers_not_restored,
-        "duplicate_answered_at_once": _duplicate_answered_at_once,
-        "readers_not_told_of_transactions": _readers_not_told_of_transactions,
-        "open_transactions_not_restored": _open_transactions_not_restored,
-        "sequences_not_checked": _sequences_not_checked,
-        "slots_in_place_deleted_by_their_writer": _slots_in_place_deleted_by_their_writer,
-        "watermark_moves_at_append": _watermark_moves_at_append,
-        "wal_trimmed_by_list": _wal_trimmed_by_list,
-        "vote_not_durable": _vote_not_durable,
-        "journal_not_synced": _journal_not_synced,
-        "leader_counts_its_unsynced_log": _leader_counts_its_unsynced_log,
-        "commit_answered_before_the_quorum": _commit_answered_before_the_quorum,
-        "old_leader_answers_reads": _old_leader_answers_reads,
-        "uncommitted_records_are_served": _uncommitted_records_are_served,
-        "image_not_rebuilt_after_a_reign": _image_not_rebuilt_after_a_reign,
-        "snapshot_of_what_is_not_committed": _snapshot_of_what_is_not_committed,
-        "sources_not_compared": _sources_not_compared,
-    }
-    | RECOVERY_MUTANTS
-    | TRANSACTION_MUTANTS
-)
+MUTANTS: dict[str, Callable[[], list[Patch]]] = {
+    "ack_before_durable": _ack_before_durable,
+    "ack_out_of_order": _ack_out_of_order,
+    "own_object_taken_for_a_fence": _own_object_taken_for_a_fence,
+    "any_412_is_success": _any_412_is_success,
+    "acknowledges_after_a_fence": _acknowledges_after_a_fence,
+    "recovery_without_fence": _recovery_without_fence,
+    "recovery_skips_a_slot": _recovery_skips_a_slot,
+    "recovery_stops_early": _recovery_stops_early,
+    "wal_deleted_before_the_commit": _wal_deleted_before_the_commit,
+    "commits_out_of_order": _commits_out_of_order,
+    "zombie_may_commit": _zombie_may_commit,
+    "zombie_may_close": _zombie_may_close,
+    "closed_without_flush": _closed_at_the_appended_end,
+    "unclean_open_without_scan": _unclean_open_without_scan,
+    "producers_not_restored": _producers_not_restored,
+    "duplicate_answered_at_once": _duplicate_answered_at_once,
+    "readers_not_told_of_transactions": _readers_not_told_of_transactions,
+    "open_transactions_not_restored": _open_transactions_not_restored,
+    "sequences_not_checked": _sequences_not_checked,
+    "slots_in_place_deleted_by_their_writer": _slots_in_place_deleted_by_their_writer,
+    "watermark_moves_at_append": _watermark_moves_at_append,
+    "wal_trimmed_by_list": _wal_trimmed_by_list,
+    "vote_not_durable": _vote_not_durable,
+    "journal_not_synced": _journal_not_synced,
+    "leader_counts_its_unsynced_log": _leader_counts_its_unsynced_log,
+    "commit_answered_before_the_quorum": _commit_answered_before_the_quorum,
+    "old_leader_answers_reads": _old_leader_answers_reads,
+    "uncommitted_records_are_served": _uncommitted_records_are_served,
+    "image_not_rebuilt_after_a_reign": _image_not_rebuilt_after_a_reign,
+    "snapshot_of_what_is_not_committed": _snapshot_of_what_is_not_committed,
+    "sources_not_compared": _sources_not_compared,
+} | RECOVERY_MUTANTS
+MUTANTS |= TRANSACTION_MUTANTS
 
 
 @contextmanager
