@@ -15,8 +15,9 @@ from broker.partition.partition import Partition
 from broker.ports import Node
 from broker.wire.error_codes import ErrorCode
 from stream.batch.control import decode_marker
-from stream.batch.header import CONTROL_MASK, TRANSACTIONAL_MASK, Buffer, parse_header
+from stream.batch.header import CONTROL_MASK, TRANSACTIONAL_MASK, BatchHeader, iter_headers
 from stream.batch.records import Record, decode_records, encode_batch
+from stream.ids import Offset
 
 READ_BYTES: Final = 1 << 20
 """One read while loading: about 10,000 records, a few milliseconds of decoding between two turns of the loop."""
@@ -120,13 +121,14 @@ class TopicLog:
             raise NotLed(f"{self._topic_name}-{partition}: {led}")
         offset, end_offset = led.log_start_offset, led.high_watermark
         while offset < end_offset:
-            for batch in await led.read(offset, READ_BYTES):
-                offset = type(offset)(parse_header(batch).last_offset + 1)
-                yield _decode(batch)
+            for view in await led.read(offset, READ_BYTES):
+                data = memoryview(view)
+                for at, header in iter_headers(data):
+                    offset = Offset(header.next_offset)
+                    yield _decode(data[at : at + header.size_bytes], header)
 
 
-def _decode(batch: Buffer) -> LogBatch:
-    header = parse_header(batch)
+def _decode(batch: memoryview, header: BatchHeader) -> LogBatch:
     if header.attributes & CONTROL_MASK:
         return LogBatch((), header.producer_id, decode_marker(batch, header.producer_id, header.producer_epoch).committed)
     records = [(record.key or b"", record.value) for record in decode_records(batch)]

@@ -32,6 +32,7 @@ from stream.wal.core import WalCore
 from stream.wal.slot_writer import SlotWriter
 from stream.wal.slots import SlotTable
 from tests.sim.recovery_mutants import RECOVERY_MUTANTS
+from tests.sim.transaction_mutants import TRANSACTION_MUTANTS
 
 Patch = tuple[Any, str, Any]
 
@@ -338,6 +339,7 @@ MUTANTS: dict[str, Callable[[], list[Patch]]] = {
     "snapshot_of_what_is_not_committed": _snapshot_of_what_is_not_committed,
     "sources_not_compared": _sources_not_compared,
 } | RECOVERY_MUTANTS
+MUTANTS |= TRANSACTION_MUTANTS
 
 
 @contextmanager

@@ -1,20 +1,26 @@
 """One start of a simulated broker: the real client, follower, storage, partitions, merger and recovery duty, and the real Kafka handlers.
 
-Wired as `broker.node.Broker` wires it, without sockets and groups. Every request and answer is a Kafka frame. Must not judge; it hands what
-it answers to the checker in the moment in which it answers.
+Wired as `broker.node.Broker` wires it, with coordinators of groups and transactions, without sockets. Every request and answer is a Kafka
+frame. Must not judge; it hands what it answers to the checker in the moment in which it answers.
 """
 
 import asyncio
 from collections.abc import Callable
 from dataclasses import dataclass
 from random import Random
-from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 from uuid import UUID
 
 from broker.config import BrokerConfig
+from broker.coordinator_log import TopicLog
+from broker.dispatch import RequestDispatcher
+from broker.groups.coordinator import GroupCoordinator
+from broker.groups.model import GroupLimits
 from broker.handlers.fetch import handle_fetch
 from broker.handlers.produce import handle_produce
+from broker.handlers.table import INLINE, make_handlers
+from broker.internal_topics import OFFSETS_TOPIC, TRANSACTIONS_TOPIC
+from broker.leaders import announced_leader
 from broker.load_report import LoadReporter
 from broker.partition.log import LogConfig
 from broker.partition.manager import PartitionManager
@@ -22,13 +28,16 @@ from broker.partition.partition import Partition
 from broker.ports import RequestContext
 from broker.recovery_duty import RecoveryDuty
 from broker.server import CannotAnswer
+from broker.transactions.coordinator import TransactionCoordinator
+from broker.transactions.markers import MarkerSender
+from broker.transactions.model import TopicPartition, TransactionLimits
+from broker.transactions.producer_ids import ProducerIds
 from broker.wire import apis
-from broker.wire.codecs import CODECS
 from broker.wire.gen import fetch as wire_fetch
 from broker.wire.gen import produce as wire_produce
-from broker.wire.primitives import Reader, Writer
 from controller.errors import ControllerError
 from controller.metadata.image import MetadataImage
+from controller.metadata.nodes import NodeState
 from controller.rpc.client import ControllerClient
 from controller.rpc.follower import MetadataFollower
 from controller.rpc.messages import DrainBroker, RegisterBroker, UnregisterBroker
@@ -47,30 +56,18 @@ from stream.ports import WalIdentity
 from stream.recovery import recover_wal
 from stream.storage import Storage
 from tests.sim.checkers import Part
+from tests.sim.connections import SimMarkerPeers
 from tests.sim.control import addresses
+from tests.sim.frames import CONNECTION, decode_response, encode_request
 from tests.sim.loop import Process
 from tests.sim.store import SimStore
 
 if TYPE_CHECKING:
     from tests.sim.world import World
 
+COORDINATOR_PARTITIONS = 2
 PRODUCE_VERSION = 11
 FETCH_VERSION = 12
-_CONNECTION = SimpleNamespace(id=1, listener="PLAINTEXT", local_host="127.0.0.1", local_port=9092, peer="sim", peer_host="sim")
-
-
-def encode_request(api: Any, version: int, message: Any) -> bytes:
-    body = Writer()
-    CODECS[api.key].encode_request(body, message, version)
-    return bytes(body)
-
-
-def decode_response(api: Any, version: int, response: Any) -> Any:
-    frame = b"".join(response) if isinstance(response, list) else bytes(response)
-    reader = Reader(memoryview(frame), 9 if api.is_flexible(version) else 8)
-    message = CODECS[api.key].decode_response(reader, version)
-    reader.expect_end()
-    return message
 
 
 def batches_of(records: Any) -> list[list[Record]]:
@@ -92,7 +89,7 @@ class FetchResult:
 
 
 class SimBroker:
-    """Implements `broker.ports.Node` as far as produce and fetch need it."""
+    """Implements `broker.ports.Node` as far as clients of the simulator need it."""
 
     def __init__(self, world: "World", node_id: int, start: int) -> None:
         self.world = world
@@ -102,7 +99,14 @@ class SimBroker:
         self.node_id = NodeId(node_id)
         self.me = WalIdentity(self.node_id, world.no_epoch)
         self.cluster_id = "sim"
-        self.config = BrokerConfig(node_id=node_id)
+        self.config = BrokerConfig(
+            node_id=node_id,
+            offsets_topic_num_partitions=COORDINATOR_PARTITIONS,
+            transaction_state_log_num_partitions=COORDINATOR_PARTITIONS,
+            transaction_abort_timed_out_transaction_cleanup_interval_ms=500,
+        )
+        self.stream_config = world.limits.stream
+        self.compaction_config = world.limits.compaction
         self.skew_ms = world.draw_skew_ms(self.rng)
         self.raw_store = SimStore(world.bucket, world.weather, self.rng, world.trace)
         self.store: ObjectStore = self.raw_store
@@ -115,6 +119,10 @@ class SimBroker:
         self.storage: Storage
         self.partitions: PartitionManager
         self.client: ControllerClient
+        self.groups: GroupCoordinator
+        self.transactions: TransactionCoordinator
+        self.producer_ids = ProducerIds(self)
+        self.dispatcher: RequestDispatcher
         self._tasks: list[asyncio.Task[None]] = []
         self._correlation = 0
 
@@ -133,6 +141,9 @@ class SimBroker:
 
     def can_write(self) -> bool:
         return (self.follower.can_write() or not self.world.leases) and not self.storage.fenced
+
+    def departed(self) -> list[NodeState]:
+        return []
 
     # --- life --------------------------------------------------------------------------------------------------------------------------
 
@@ -167,6 +178,7 @@ class SimBroker:
             self.now_ms,
             config=LogConfig(checkpoint_bytes=limits.checkpoint_bytes),
         )
+        self._start_coordinators()
         self.partitions.add_leader_change_listener(self._on_leader_change)
         recovery = RecoveryDuty(
             me,
@@ -197,8 +209,29 @@ class SimBroker:
                 await self.store.put(f"probe/{self.node_id}", b"x")
 
             self._tasks.append(world.loop.create_task(LoadReporter(me, self.client, self.partitions, probe, interval_s=0.3).run()))
+        self.dispatcher = RequestDispatcher(self, make_handlers(), INLINE)
         self.serving = True
         world.trace("serving", self.process.name, me.node_epoch)
+
+    def _start_coordinators(self) -> None:
+        self.groups = GroupCoordinator(
+            TopicLog(self, OFFSETS_TOPIC), GroupLimits(), now_ms=self.now_ms, new_member_id=lambda _: f"m{self.rng.getrandbits(64)}"
+        )
+        self.transactions = TransactionCoordinator(
+            TopicLog(self, TRANSACTIONS_TOPIC),
+            MarkerSender(self._leader_of, SimMarkerPeers(self.world, self).write),
+            TransactionLimits(),
+            now_ms=self.now_ms,
+            allocate_producer_id=self.producer_ids.allocate,
+            tick_interval_ms=self.config.transaction_abort_timed_out_transaction_cleanup_interval_ms,
+        )
+
+    def _leader_of(self, partition: TopicPartition) -> NodeId | None:
+        topic = self.image.topics.by_name(partition[0])
+        if topic is None or partition[1] >= len(topic.partitions):
+            raise KeyError(partition)
+        leader = announced_leader(self.image, topic.partitions[partition[1]])
+        return None if leader is None else leader.node_id
 
     def _on_session(self, has_session: bool) -> None:
         if has_session:
@@ -219,10 +252,14 @@ class SimBroker:
         self._end(f"storage: {error}")
 
     def _on_leader_change(self, topic: str, index: int, opened: bool) -> None:
+        if topic == OFFSETS_TOPIC:
+            (self.groups.partition_opened if opened else self.groups.partition_closed)(index)
+        elif topic == TRANSACTIONS_TOPIC:
+            (self.transactions.partition_opened if opened else self.transactions.partition_closed)(index)
         if opened:
             partition = self.partitions.get(topic, index)
             assert isinstance(partition, Partition)
-            self.world.trace("opened", self.process.name, index, partition.leader_epoch, partition.high_watermark)
+            self.world.trace("opened", self.process.name, topic, index, partition.leader_epoch, partition.high_watermark)
             self.world.checker.opened((topic, index), partition.leader_epoch, self.me, partition.high_watermark)
 
     def _end(self, reason: str) -> None:
@@ -261,7 +298,7 @@ class SimBroker:
     def context(self, api: Any, version: int, body: bytes) -> RequestContext:
         self._correlation += 1
         frame = memoryview(bytearray(body))
-        return RequestContext(api.key, version, self._correlation, "sim", _CONNECTION, frame, 0, self.world.loop.time())
+        return RequestContext(api.key, version, self._correlation, "sim", CONNECTION, frame, 0, self.world.loop.time())
 
     def produce(self, body: bytes, sent: dict[Part, list[bytes]], answered: Callable[[dict[Part, Any]], None]) -> None:
         """sent: for the checker, which records the request holds."""

@@ -7,9 +7,12 @@ import asyncio
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING
 
+from broker.internal_topics import OFFSETS_TOPIC, TRANSACTIONS_TOPIC
 from stream.ids import NodeId
+from tests.sim.checkers import Part
 from tests.sim.disaster import lose_disks
 from tests.sim.network import Links
+from tests.sim.nodes import COORDINATOR_PARTITIONS
 from tests.sim.rewriting import SimRewriter
 
 if TYPE_CHECKING:
@@ -37,8 +40,9 @@ SCENARIOS: Mapping[str, Mapping[str, int]] = {
     },
     "transactions": {
         "crash": 3, "pause": 2, "replace": 1, "move": 4, "ping_pong": 2, "leave": 1, "slow_store": 1, "store_down": 1, "cut": 1,
-        "crash_controller": 1,
+        "crash_controller": 1, "strike": 6,
     },
+    "coordinators": {"strike": 12, "crash": 1, "pause": 1, "move": 1, "ping_pong": 1, "nothing": 1},
     "rewrite": {
         "rewrite": 6, "move": 2, "crash": 2, "trim": 2, "pause": 1, "crash_controller": 1, "slow_store": 1, "nothing": 1,
     },
@@ -60,8 +64,11 @@ WITHOUT_LEASE = frozenset({"clock"})
 """Here brokers measure time so wrongly that they never give up by themselves: only the fence in the WAL protects."""
 
 
-TRANSACTIONAL = frozenset({"transactions"})
+TRANSACTIONAL = frozenset({"transactions", "coordinators"})
 """Here transactions go on in a topic of their own, and are read from the store while they do."""
+
+COORDINATING = frozenset({"coordinators"})
+"""Here almost nothing else goes on."""
 
 READING = frozenset({"controller", "quorum"})
 """Here somebody asks the controllers all the time, without changing anything."""
@@ -98,8 +105,7 @@ class Chaos:
 
     def replace(self) -> None:
         if (broker := self._running()) is not None:
-            self._world.replace(broker)
-            self._later(self._rng.choice((0.5, 4.0, 15.0)), lambda: broker.process.resume(self._world.loop))
+            self._replace(broker)
 
     def cut(self) -> None:
         """A broker from all controllers, or only its requests, or only their answers."""
@@ -138,15 +144,63 @@ class Chaos:
             broker.spawn(broker.leave)
 
     def move(self) -> None:
-        part = self._rng.choice([*self._world.parts, *self._world.txn_parts])
+        part = self._part()
         self._world.move(part, NodeId(self._rng.randint(1, self._world.limits.brokers)))
 
     def ping_pong(self) -> None:
-        part = self._rng.choice([*self._world.parts, *self._world.txn_parts])
+        part = self._part()
         nodes = self._rng.sample(range(1, self._world.limits.brokers + 1), 2)
         pause_s = self._rng.choice((0.0, 0.05, 0.4))
         for at, node_id in enumerate((*nodes, *nodes)):
             self._later(pause_s * at, lambda node_id=node_id: self._world.move(part, NodeId(node_id)))
+
+    def _part(self) -> Part:
+        parts = [*self._world.parts, *self._world.txn_parts]
+        if self._world.txn_parts:
+            parts += [(name, index) for name in (OFFSETS_TOPIC, TRANSACTIONS_TOPIC) for index in range(COORDINATOR_PARTITIONS)]
+        return self._rng.choice(parts)
+
+    def strike(self) -> None:
+        """The next one who asks for the end of a transaction: something happens to its coordinator or to a leader, perhaps to itself."""
+        rng = self._rng
+        act = rng.choice((self._crash_at_once, self._crash_at_once, self._stop, self._stop, self._replace, self._move_coordinators))
+        delay_s = rng.choice((0.01, 0.05, 0.2, 1.0)) * rng.random() * 2
+        at_leader, at_both, at_client, is_slow = (rng.random() < share for share in (0.3, 0.3, 0.5, 0.5))
+
+        def on_end_txn(coordinator: "SimBroker", end_client: Callable[[], object]) -> None:
+            leader, _ = self._world.leader(rng.choice(self._world.txn_parts), rng, exact=True)
+            if is_slow and not self._world.calm:
+                self._slow(coordinator, 800.0)  # between the decision and its durability there is time
+            if leader is not None and leader is not coordinator and at_both:
+                self._later(0.0, lambda: self._hit(leader, self._crash_at_once))
+                self._later(delay_s, lambda: self._hit(coordinator, self._stop))
+                return
+            victim = leader if leader is not None and at_leader else coordinator
+            self._later(delay_s, lambda: self._hit(victim, act))
+            if at_client:
+                self._later(delay_s, end_client)
+
+        self._world.on_end_txn = on_end_txn
+
+    def _hit(self, broker: "SimBroker", act: "Callable[[SimBroker], None]") -> None:
+        if broker.process.held is None and self._world.brokers.get(broker.node_id) is broker:
+            self._world.trace("strike", broker.process.name)
+            act(broker)
+
+    def _crash_at_once(self, broker: "SimBroker") -> None:
+        self._world.crash(broker, self._rng.choice((0.01, 0.5, 6.0)))
+
+    def _replace(self, broker: "SimBroker") -> None:
+        self._world.replace(broker)
+        self._later(self._rng.choice((0.5, 4.0, 15.0)), lambda: broker.process.resume(self._world.loop))
+
+    def _stop(self, broker: "SimBroker") -> None:
+        broker.process.pause()
+        self._later(self._rng.choice((0.5, 4.0, 8.0, 15.0)), lambda: broker.process.resume(self._world.loop))
+
+    def _move_coordinators(self, broker: "SimBroker") -> None:
+        for index in range(COORDINATOR_PARTITIONS):
+            self._world.move((TRANSACTIONS_TOPIC, index), NodeId(self._rng.randint(1, self._world.limits.brokers)))
 
     def rewrite(self) -> None:
         """A job from outside; some stand still for a while, some die."""
@@ -171,11 +225,12 @@ class Chaos:
 
     def slow_broker(self) -> None:
         if (broker := self._running()) is not None:
-            store = broker.raw_store
-            weather = self._world.weather
-            wanted = self._rng.choice((800.0, 3_000.0)) / weather.p50_ms
-            store.slow_factor = max(1.0, min(wanted, _SLOW_P99_MS_MAX / weather.p99_ms))
-            self._later(self._rng.choice((2.0, 8.0)), lambda: setattr(store, "slow_factor", 1.0))
+            self._slow(broker, self._rng.choice((800.0, 3_000.0)))
+
+    def _slow(self, broker: "SimBroker", p50_ms: float) -> None:
+        store, weather = broker.raw_store, self._world.weather
+        store.slow_factor = max(1.0, min(p50_ms / weather.p50_ms, _SLOW_P99_MS_MAX / weather.p99_ms))
+        self._later(self._rng.choice((2.0, 8.0)), lambda: setattr(store, "slow_factor", 1.0))
 
     def store_down(self) -> None:
         weather = self._world.weather

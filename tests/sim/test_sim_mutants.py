@@ -6,6 +6,7 @@ The scenario is the one in which the bug shows; the seeds tried are bounded. Fou
 import pytest
 
 from tests.sim.mutants import MUTANTS, planted
+from tests.sim.transaction_mutants import TRANSACTION_MUTANTS
 from tests.sim.world import World
 
 SCENARIO = {
@@ -47,7 +48,7 @@ SCENARIO = {
     "recovered_wals_not_fenced": "disaster",
     "old_history_not_fenced": "disaster",
     "only_the_owners_wal_is_read": "disaster",
-}
+} | dict.fromkeys(TRANSACTION_MUTANTS, "coordinators")
 SEEDS_MAX = 25
 FIRST_SEED = {
     "recovery_stops_early": 130,

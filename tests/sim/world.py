@@ -50,10 +50,10 @@ from tests.sim.loop import Process, VirtualLoop, process_name
 from tests.sim.metadata_log import MetadataLog
 from tests.sim.network import Network, SimChannel, SimListener, SimRaftSender
 from tests.sim.nodes import SimBroker
-from tests.sim.scenarios import BALANCED, READING, SCENARIOS, TRANSACTIONAL, WITHOUT_LEASE, Chaos
+from tests.sim.scenarios import BALANCED, COORDINATING, READING, SCENARIOS, TRANSACTIONAL, WITHOUT_LEASE, Chaos
 from tests.sim.store import Bucket, StoreWeather
-from tests.sim.transactions import PARTITIONS, TXN_TOPIC, StoreReader, TransactionalProducer
-from tests.sim.transactions import check as check_transactions
+from tests.sim.transactional import PARTITIONS, TXN_TOPIC
+from tests.sim.transactions import Transactions
 
 TOPIC = "t"
 _START_MS = 1_700_000_000_000
@@ -90,6 +90,8 @@ class World:
                 self.limits.controller, auto_balance=True, balance_interval_ms=300, balance_cooldown_ms=1_000, balance_bytes_min=1
             )
             self.limits = replace(self.limits, controller=config, partitions=max(self.limits.partitions, 6))
+        if scenario in COORDINATING:
+            self.limits = replace(self.limits, partitions=1, producers=1)
         self.loop = VirtualLoop()
         self.leases = scenario not in WITHOUT_LEASE
         self.no_epoch = NodeEpoch(-1)
@@ -112,6 +114,8 @@ class World:
         self.checker = Checker(self.bucket, lambda: self.metadata.image, self.fail)
         self.parts: list[Part] = [(TOPIC, index) for index in range(limits.partitions)]
         self.txn_parts: list[Part] = [(TXN_TOPIC, index) for index in range(PARTITIONS)] if scenario in TRANSACTIONAL else []
+        self.on_end_txn: Callable[[SimBroker, Callable[[], object]], None] | None = None
+        """Called once, when somebody asks this coordinator to end a transaction; what it is given ends the asker."""
         self.brokers: dict[int, SimBroker] = {}
         self.zombies: list[SimBroker] = []
         self.chaos_s = chaos_s if chaos_s is not None else self.rng.uniform(4, 14)
@@ -359,21 +363,18 @@ class World:
         consumers = [Consumer(self, number) for number in range(2)]
         writing = [self.loop.create_task(producer.run(stop)) for producer in producers]
         reading = [self.loop.create_task(consumer.run(stop)) for consumer in consumers]
-        transactional = [TransactionalProducer(self, number) for number in range(3 if self.txn_parts else 0)]
-        store_reader = StoreReader(self, 0)
-        if self.txn_parts:
-            writing += [self.loop.create_task(producer.run(stop)) for producer in transactional]
-            reading.append(self.loop.create_task(store_reader.run(stop)))
+        transactions = Transactions(self)
+        transacting = [self.loop.create_task(work) for work in transactions.run(stop)]
         await Chaos(self, SCENARIOS[self.scenario]).run(self.chaos_s)
         self._calm_down()
         self.phase("calm")
         stop.set()
-        await self._within(_QUIET_LIMIT_S, "clients got no answer", asyncio.gather(*writing, *reading))
+        await self._within(_QUIET_LIMIT_S, "clients got no answer", asyncio.gather(*writing, *reading, *transacting))
         self.phase("answered")
         await self._within(_QUIET_LIMIT_S, "not every partition is writable", producers[-1].write(self.parts))
         self.phase("written")
         await self._within(_QUIET_LIMIT_S, "not everything can be read", self._read_all(9))
-        await self._within(_QUIET_LIMIT_S, "not all committed records can be read", check_transactions(self, transactional, store_reader))
+        await self._within(_QUIET_LIMIT_S, "not every transaction is over and can be read", transactions.check())
         await self._within(_QUIET_LIMIT_S, "not every move ends", self._moves_end())
         self.phase("cleaning")
         await self._clean()

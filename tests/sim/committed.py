@@ -1,0 +1,182 @@
+"""Readers of committed records: through the leaders, and (without asking anybody) in the bucket.
+
+Checked while it goes on: what is given belongs to a transaction that may be committed; the last stable offset in the store never goes back,
+and what was read of a range stays so.
+"""
+
+import asyncio
+from contextlib import suppress
+from random import Random
+from typing import TYPE_CHECKING, Any
+
+from broker.handlers.fetch import handle_fetch
+from broker.partition.partition import Partition
+from broker.wire import apis
+from broker.wire.gen import fetch as wire_fetch
+from objectstore.errors import ObjectStoreError
+from stream.batch.control import decode_marker
+from stream.batch.header import Buffer, iter_headers
+from stream.batch.records import decode_records
+from stream.errors import StreamError
+from stream.manifest.errors import ManifestNotFound
+from stream.manifest.plan import OffsetRange
+from stream.manifest.view import ClusterView
+from stream.reader.errors import ObjectGone
+from stream.reader.slices import AbortedTransaction
+from tests.sim.checkers import Part
+from tests.sim.frames import decode_response, encode_request
+from tests.sim.ledger import Ledger
+from tests.sim.nodes import FETCH_VERSION, SimBroker
+from tests.sim.transactional import TXN_TOPIC
+
+if TYPE_CHECKING:
+    from tests.sim.world import World
+
+
+class Judge:
+    """Whose records are these, and may they be seen?"""
+
+    def __init__(self, ledgers: list[Ledger]) -> None:
+        self._ledgers = {ledger.name: ledger for ledger in ledgers}
+
+    def saw(self, part: Part, values: list[bytes]) -> None:
+        for value in values:
+            name, serial, _, _ = value.decode().split("/")
+            self._ledgers[name].saw_record(part, int(serial))
+
+
+class StoreReader:
+    """Reads committed records from the bucket. What it read of a range it reads again, now and then."""
+
+    def __init__(self, world: "World", judge: Judge) -> None:
+        self._world = world
+        self._judge = judge
+        self._rng = Random(f"{world.seed}/store-reader")
+        self._view = ClusterView(world.bucket)
+        self._ends: dict[Part, int] = {}
+        self._starts: list[int] = []
+        """Of the slices that were read last: where a range may be cut."""
+        self._known: dict[tuple[Part, int, int], list[bytes]] = {}
+
+    async def run(self, stop: asyncio.Event) -> None:
+        while not stop.is_set():
+            await asyncio.sleep(self._rng.uniform(0.2, 1.5))
+            with suppress(ManifestNotFound, ObjectGone, ObjectStoreError):
+                await self.look()
+
+    async def look(self) -> dict[Part, list[bytes]]:
+        """All committed values of each partition."""
+        await self._view.refresh()
+        if not self._view.topics(TXN_TOPIC):
+            return {}
+        found: dict[Part, list[bytes]] = {}
+        for state in await self._view.partitions([TXN_TOPIC], committed=True):
+            part, end = (TXN_TOPIC, state.partition), state.last_stable_offset
+            assert end is not None
+            if end < self._ends.get(part, 0) or end > state.end_offset:
+                self._world.fail(f"{part}: the last stable offset of the store went from {self._ends[part]} to {end}")
+            self._ends[part] = end
+            found[part] = await self._values(part, 0, end)
+            self._judge.saw(part, found[part])
+            cut = self._rng.choice([start for start in self._starts if start <= end] or [end])
+            if await self._values(part, 0, cut) + await self._values(part, cut, end) != found[part]:
+                self._world.fail(f"{part}: [0, {cut}) and [{cut}, {end}) are not [0, {end})")
+            if len(self._known) < 20:
+                self._known[part, 0, end] = found[part]
+        for (part, low, high), values in self._known.items():
+            if await self._values(part, low, high) != values:
+                self._world.fail(f"{part}: [{low}, {high}) is not what it was")
+        return found
+
+    async def _values(self, part: Part, low: int, high: int) -> list[bytes]:
+        wanted = [OffsetRange(*part, low, high)]
+        aborted = await self._view.aborted(wanted)
+        values: list[bytes] = []
+        self._starts = []
+        for item in await self._view.plan(wanted):
+            batches = await self._world.read_slice(item)
+            self._starts.append(item.start_offset)
+            values += _kept(batches, aborted[item.stream_id], item.start_offset, item.end_offset)
+        return values
+
+
+def _kept(batches: list[Buffer], aborted: list[AbortedTransaction], low: int, high: int) -> list[bytes]:
+    values: list[bytes] = []
+    for batch in batches:
+        for at, header in iter_headers(batch):
+            is_aborted = header.is_transactional and any(
+                item.producer_id == header.producer_id and item.first_offset <= header.base_offset <= item.last_offset for item in aborted
+            )
+            if not header.is_control and not is_aborted:
+                values += [record.value or b"" for record in decode_records(memoryview(batch)[at:]) if low <= record.offset < high]
+    return values
+
+
+class CommittedReader:
+    """Takes committed values from the leaders' answers as Kafka's consumer does, from the beginning on."""
+
+    def __init__(self, world: "World", name: str, judge: Judge) -> None:
+        self._world = world
+        self._judge = judge
+        self._rng = Random(f"{world.seed}/committed-reader/{name}")
+        self._offsets: dict[Part, int] = dict.fromkeys(world.txn_parts, 0)
+        self.values: dict[Part, list[bytes]] = {part: [] for part in world.txn_parts}
+
+    async def run(self, stop: asyncio.Event) -> None:
+        """From whomever it takes for the leader."""
+        while not stop.is_set():
+            for part in self._offsets:
+                broker, epoch = self._world.leader(part, self._rng)
+                if broker is not None:
+                    broker.spawn(lambda broker=broker, part=part, epoch=epoch: self._poll(broker, part, epoch))
+            await asyncio.sleep(self._rng.uniform(0.05, 0.5))
+
+    async def to_the_end(self) -> None:
+        """Until every partition has neither an open transaction nor anything more."""
+        for part in self._offsets:
+            while True:
+                broker, epoch = self._world.leader(part, self._rng, exact=True)
+                if broker is not None and await self._poll(broker, part, epoch):
+                    break
+                await asyncio.sleep(0.1)
+
+    async def _poll(self, broker: SimBroker, part: Part, epoch: int) -> bool:
+        """-> is this the end, and nothing open before it?"""
+        offset = self._offsets[part]
+        if not broker.serving or not isinstance(broker.partitions.get(*part), Partition):
+            return False
+        wanted = wire_fetch.FetchPartition(
+            partition=part[1], fetch_offset=offset, current_leader_epoch=epoch, partition_max_bytes=self._rng.choice((1, 2_000))
+        )
+        topics = [wire_fetch.FetchTopic(topic=part[0], partitions=[wanted])]
+        request = wire_fetch.FetchRequest(max_wait_ms=0, min_bytes=0, max_bytes=1 << 20, isolation_level=1, topics=topics)
+        response = handle_fetch(broker, broker.context(apis.FETCH, FETCH_VERSION, encode_request(apis.FETCH, FETCH_VERSION, request)))
+        if asyncio.iscoroutine(response):
+            try:
+                response = await response
+            except (ObjectStoreError, StreamError, TimeoutError):
+                return False
+        found = decode_response(apis.FETCH, FETCH_VERSION, response).responses[0].partitions[0]
+        if found.error_code or self._offsets[part] != offset:
+            return False
+        if not found.records:
+            return bool(offset >= found.last_stable_offset == found.high_watermark)
+        values, self._offsets[part] = _taken(found, offset)
+        self._judge.saw(part, values)
+        self.values[part] += values
+        return False
+
+
+def _taken(found: Any, fetch_offset: int) -> tuple[list[bytes], int]:
+    begun, aborting, values, offset = list(found.aborted_transactions or ()), set[int](), list[bytes](), fetch_offset
+    data = memoryview(bytes(found.records))
+    for at, header in iter_headers(data):
+        while begun and begun[0].first_offset <= header.last_offset:
+            aborting.add(begun.pop(0).producer_id)
+        offset = header.next_offset
+        if header.is_control:
+            if not decode_marker(data[at:], header.producer_id, header.producer_epoch).committed:
+                aborting.discard(header.producer_id)
+        elif header.producer_id not in aborting:
+            values += [record.value or b"" for record in decode_records(data[at:]) if record.offset >= fetch_offset]
+    return values, offset

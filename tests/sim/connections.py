@@ -1,0 +1,146 @@
+"""A connection between a client, or a broker, and one process of a broker: requests arrive in their order, or it breaks.
+
+As over TCP, a request is not doubled and does not overtake another of its connection; whoever gives up on an answer closes the connection,
+which the other side sees behind the request, and then cancels what still runs, as `broker.connection` does. What was carried out by then,
+nobody knows. Requests are whole Kafka frames and go through the real dispatcher. Must not: retry.
+"""
+
+import asyncio
+from functools import partial
+from typing import TYPE_CHECKING, Any
+
+from broker.handlers.txn_markers import start_marker
+from broker.server import CannotAnswer
+from broker.transactions.peers import MarkerPeers, PeerGone
+from broker.wire import apis, framing
+from broker.wire.codecs import CODECS
+from broker.wire.errors import WireError
+from broker.wire.gen import write_txn_markers
+from stream.ids import NodeEpoch, NodeId
+from tests.sim.frames import CONNECTION, decode_response
+from tests.sim.loop import PROCESS
+
+if TYPE_CHECKING:
+    from tests.sim.nodes import SimBroker
+    from tests.sim.world import World
+
+_MARKERS_VERSION = 1
+
+
+class Unanswered(Exception):
+    """The connection broke, or nothing came in time: the request was carried out, or not."""
+
+
+class Connection:
+    def __init__(self, world: "World", broker: "SimBroker") -> None:
+        self.broker = broker
+        self.is_broken = False
+        self._world = world
+        process = PROCESS.get()
+        self._link = "client" if process is None else process.link
+        self._arrival_s = 0.0
+        self._running: list[asyncio.Task[None]] = []
+
+    async def ask(self, api: Any, version: int, message: Any, timeout_s: float) -> Any:
+        """Raises Unanswered."""
+        frame = framing.encode_request_frame(api, version, 1, CODECS[api.key].encode_request, message)[framing.SIZE_BYTES :]
+        answer: asyncio.Future[Any] = self._world.loop.create_future()
+        self._travel(self._arrive, bytes(frame), answer)
+        try:
+            async with asyncio.timeout(timeout_s):
+                return decode_response(api, version, await answer)
+        except TimeoutError:
+            self._close()
+            raise Unanswered from None
+        except BaseException:
+            self._close()
+            raise
+
+    def _close(self) -> None:
+        if not self.is_broken:
+            self.is_broken = True
+            self._travel(self.broker.deliver, self._cancel)
+
+    def _travel(self, what: Any, *args: Any) -> None:
+        """To the broker's machine, behind everything that was sent before."""
+        now_s = self._world.loop.time()
+        self._arrival_s = max(self._arrival_s, now_s + self._world.network.delay_s())
+        self._world.later(self._arrival_s - now_s, what, *args)
+
+    def _arrive(self, frame: bytes, answer: "asyncio.Future[Any]") -> None:
+        network, broker = self._world.network, self.broker
+        if network.links.blocked(self._link, broker.process.link):
+            return
+        if broker.process.dead or network.chance():
+            self._back(answer, None)
+        else:
+            broker.deliver(self._start, frame, answer)
+
+    def _start(self, frame: bytes, answer: "asyncio.Future[Any]") -> None:
+        """In the broker's process."""
+        broker = self.broker
+        if not broker.serving:
+            self._back(answer, None)
+            return
+        try:
+            coroutine = broker.dispatcher.start(CONNECTION, bytearray(frame), lambda response: self._back(answer, response))
+        except (WireError, CannotAnswer):
+            self._back(answer, None)
+            return
+        if coroutine is not None:
+            self._running = [task for task in self._running if not task.done()]
+            self._running.append(self._world.loop.create_task(self._finish(coroutine, answer)))
+
+    async def _finish(self, coroutine: Any, answer: "asyncio.Future[Any]") -> None:
+        try:
+            self._back(answer, await coroutine)
+        except (WireError, CannotAnswer):
+            self._back(answer, None)
+
+    def _cancel(self) -> None:
+        """The client has gone. What came just before it may have had its first step, or not."""
+        for task in self._running:
+            self._world.loop.call_later(self._world.network.rng.choice((0, 0.001)), task.cancel)
+
+    def _back(self, answer: "asyncio.Future[Any]", response: Any) -> None:
+        """None: the connection is reset."""
+        network = self._world.network
+        if network.links.blocked(self.broker.process.link, self._link):
+            return
+
+        def arrive() -> None:
+            if answer.done():
+                return
+            if response is None:
+                answer.set_exception(Unanswered())
+            else:
+                answer.set_result(response)
+
+        if network.chance():
+            response = None
+        self._world.later(network.delay_s(), arrive)
+
+
+class SimMarkerPeers(MarkerPeers):
+    """Markers to other brokers over the simulated network; everything but the sockets is the real class."""
+
+    def __init__(self, world: "World", broker: "SimBroker") -> None:
+        super().__init__(broker, partial(start_marker, broker))
+        self._world = world
+        self._connections: dict[NodeId, tuple[NodeEpoch, Connection]] = {}
+
+    async def _ask(self, node_id: NodeId, request: write_txn_markers.WriteTxnMarkersRequest) -> write_txn_markers.WriteTxnMarkersResponse:
+        state = self._node.image.nodes.get(node_id)
+        if state is None:
+            raise PeerGone(f"broker {node_id} is not registered")
+        epoch, connection = self._connections.get(node_id, (None, None))
+        if connection is None or connection.is_broken or epoch != state.node_epoch:
+            target = self._world.brokers.get(node_id)
+            if target is None:
+                raise ConnectionRefusedError
+            connection = Connection(self._world, target)
+            self._connections[node_id] = (state.node_epoch, connection)
+        try:
+            return await connection.ask(apis.WRITE_TXN_MARKERS, _MARKERS_VERSION, request, 60)
+        except Unanswered as error:
+            raise ConnectionResetError from error

@@ -1,0 +1,23 @@
+"""Kafka's messages as frames, as the real handlers take and give them."""
+
+from types import SimpleNamespace
+from typing import Any
+
+from broker.wire.codecs import CODECS
+from broker.wire.primitives import Reader, Writer
+
+CONNECTION = SimpleNamespace(id=1, listener="PLAINTEXT", local_host="127.0.0.1", local_port=9092, peer="sim", peer_host="sim")
+
+
+def encode_request(api: Any, version: int, message: Any) -> bytes:
+    body = Writer()
+    CODECS[api.key].encode_request(body, message, version)
+    return bytes(body)
+
+
+def decode_response(api: Any, version: int, response: Any) -> Any:
+    frame = b"".join(response) if isinstance(response, list) else bytes(response)
+    reader = Reader(memoryview(frame), 9 if api.is_flexible(version) else 8)
+    message = CODECS[api.key].decode_response(reader, version)
+    reader.expect_end()
+    return message

@@ -1,0 +1,135 @@
+"""Planted bugs of the coordinators of transactions and groups, for `tests.sim.mutants`."""
+
+import asyncio
+from collections.abc import AsyncIterator, Callable
+from dataclasses import replace
+from typing import Any
+
+import broker.transactions.machine as machine
+import broker.transactions.markers as markers
+from broker.coordinator_log import LogBatch, TopicLog, _decode
+from broker.groups.offsets import GroupOffsets
+from broker.transactions.coordinator import TransactionCoordinator
+from broker.transactions.machine import Transaction
+from broker.transactions.markers import MarkerSender
+from broker.transactions.model import PREPARED, TransactionState
+from broker.wire.error_codes import ErrorCode
+from stream.batch.control import Marker
+from stream.batch.header import parse_header
+
+Patch = tuple[Any, str, Any]
+
+
+def _end_answered_before_it_is_durable() -> list[Patch]:
+    real = TransactionCoordinator._persist
+
+    async def persist(self: TransactionCoordinator, state: Any, transaction: Transaction, wanted: Any) -> ErrorCode:
+        if wanted.metadata.state not in PREPARED:
+            return await real(self, state, transaction, wanted)
+        self._append(state, transaction, wanted, lambda _: None)
+        await asyncio.sleep(0)
+        return wanted.answer
+
+    return [(TransactionCoordinator, "_persist", persist)]
+
+
+def _complete_before_the_markers() -> list[Patch]:
+    def send(self: MarkerSender, coordinator_partition: int, marker: Marker, partitions: Any, done: Callable[[], None]) -> None:
+        real(self, coordinator_partition, marker, partitions, lambda: None)
+        done()
+
+    real = MarkerSender.send
+    return [(MarkerSender, "send", send)]
+
+
+def _refused_markers_count() -> list[Patch]:
+    """Whoever does not lead the partition any more is taken for one that has nothing to end."""
+    return [(markers, "_SETTLED", markers._SETTLED | {ErrorCode.NOT_LEADER_OR_FOLLOWER})]
+
+
+def _decided_transactions_not_resumed() -> list[Patch]:
+    return [(TransactionCoordinator, "_resume", lambda _self, _state: None)]
+
+
+def _open_transactions_not_loaded() -> list[Patch]:
+    real = TransactionCoordinator._replay
+
+    def replay(self: TransactionCoordinator, state: Any, key: bytes, value: bytes | None) -> None:
+        real(self, state, key, value)
+        for name, transaction in state.transactions.items():
+            if transaction.current.state is TransactionState.ONGOING:
+                settled = replace(transaction.current, state=TransactionState.EMPTY, partitions=frozenset())
+                state.transactions[name] = Transaction(settled, self._limits)
+
+    return [(TransactionCoordinator, "_replay", replay)]
+
+
+def _first_batch_of_each_piece_is_loaded() -> list[Patch]:
+    """A read gives pieces of one or more batches."""
+
+    async def read(self: TopicLog, partition: int) -> AsyncIterator[LogBatch]:
+        led: Any = self._node.partitions.get(self._topic_name, partition)
+        offset, end_offset = led.log_start_offset, led.high_watermark
+        while offset < end_offset:
+            for piece in await led.read(offset, 1 << 20):
+                header = parse_header(piece)
+                offset = header.next_offset
+                yield _decode(memoryview(piece)[: header.size_bytes], header)
+
+    return [(TopicLog, "read", read)]
+
+
+def _epoch_kept_by_a_new_instance() -> list[Patch]:
+    real = Transaction._bumped
+
+    def bumped(self: Transaction, expected: Any) -> Any:
+        return self.current if expected is None and self.current.producer_epoch >= 0 else real(self, expected)
+
+    return [(Transaction, "_bumped", bumped)]
+
+
+def _epoch_kept_by_a_fence() -> list[Patch]:
+    """What is open is aborted in the epoch in which it is still being written."""
+
+    def fenced(self: Transaction, now_ms: int) -> Any:
+        return replace(self.current, state=TransactionState.PREPARE_ABORT, updated_ms=now_ms)
+
+    return [(Transaction, "_fenced", fenced)]
+
+
+def _timeout_aborts_what_is_decided() -> list[Patch]:
+    real = Transaction.tick
+    allowed = {**machine._VALID_NEXT, TransactionState.PREPARE_COMMIT: {TransactionState.COMPLETE_COMMIT, TransactionState.PREPARE_ABORT}}
+
+    def tick(self: Transaction, now_ms: int) -> Any:
+        current = self.current
+        is_late = self.pending is None and now_ms > current.started_ms + current.timeout_ms
+        if is_late and current.state is TransactionState.PREPARE_COMMIT:
+            return self._persist(self._fenced(now_ms))
+        return real(self, now_ms)
+
+    return [(machine, "_VALID_NEXT", allowed), (Transaction, "tick", tick)]
+
+
+def _offsets_count_before_the_marker() -> list[Patch]:
+    real = GroupOffsets.stage
+
+    def stage(self: GroupOffsets, producer_id: int, offsets: Any) -> Any:
+        self.committed.update(offsets)
+        return real(self, producer_id, offsets)
+
+    return [(GroupOffsets, "stage", stage)]
+
+
+TRANSACTION_MUTANTS: dict[str, Callable[[], list[Patch]]] = {
+    "end_answered_before_it_is_durable": _end_answered_before_it_is_durable,
+    "complete_before_the_markers": _complete_before_the_markers,
+    "refused_markers_count": _refused_markers_count,
+    "decided_transactions_not_resumed": _decided_transactions_not_resumed,
+    "open_transactions_not_loaded": _open_transactions_not_loaded,
+    "first_batch_of_each_piece_is_loaded": _first_batch_of_each_piece_is_loaded,
+    "epoch_kept_by_a_new_instance": _epoch_kept_by_a_new_instance,
+    "epoch_kept_by_a_fence": _epoch_kept_by_a_fence,
+    "timeout_aborts_what_is_decided": _timeout_aborts_what_is_decided,
+    "offsets_count_before_the_marker": _offsets_count_before_the_marker,
+}

@@ -1,0 +1,347 @@
+"""Applications that consume, transform, produce exactly once: one transactional id each, with instances that crash, follow and overlap.
+
+An instance asks as librdkafka does: it finds coordinators from any broker, repeats what is retriable or was not answered, adds partitions
+and offsets by request, repeats batches with their sequences until they are settled, and is over when it is fenced. Its requests to one
+broker do not overtake each other (`Connection`); copies of batches come late. Invariants, from which follows that a hanging transaction is
+the brokers' fault (ADR 0019, protocol of before KIP-890): an instance ends a transaction only when every batch of it is settled; one that
+dies in the middle leaves it to the next epoch.
+Must not: know what brokers remember.
+"""
+
+import asyncio
+from collections.abc import Callable
+from contextlib import suppress
+from dataclasses import dataclass
+from random import Random
+from typing import TYPE_CHECKING, Any, Final
+
+from broker.wire import apis
+from broker.wire.error_codes import ErrorCode
+from broker.wire.gen import add_offsets_to_txn, add_partitions_to_txn, end_txn, find_coordinator, init_producer_id, offset_fetch
+from broker.wire.gen import txn_offset_commit as offset_commit
+from stream.batch.header import TRANSACTIONAL_MASK
+from stream.batch.records import Record, encode_batch
+from tests.sim.checkers import Part
+from tests.sim.connections import Connection, Unanswered
+from tests.sim.ledger import Entry, Fate, Ledger
+from tests.sim.nodes import SimBroker, produce_request
+
+if TYPE_CHECKING:
+    from tests.sim.world import World
+
+TXN_TOPIC: Final = "x"
+PARTITIONS: Final = 2
+INPUT: Final = (TXN_TOPIC, 0)
+"""The partition whose offsets the transactions commit; any that exists will do."""
+
+_GROUP, _TRANSACTIONAL_ID = 0, 1
+_SETTLED: Final = frozenset({ErrorCode.NONE, ErrorCode.DUPLICATE_SEQUENCE_NUMBER})
+_FENCED: Final = frozenset({ErrorCode.PRODUCER_FENCED, ErrorCode.INVALID_PRODUCER_EPOCH})
+_FIND_AGAIN: Final = frozenset({ErrorCode.NOT_COORDINATOR, ErrorCode.COORDINATOR_NOT_AVAILABLE})
+_NOT_YET_KNOWN: Final = frozenset({ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, ErrorCode.OPERATION_NOT_ATTEMPTED})
+_PRODUCE_WAIT_S: Final = 4.0
+
+
+class Fenced(Exception):
+    """A newer instance, or the coordinator after the transaction's timeout, has ended this one."""
+
+
+@dataclass(slots=True)
+class Identity:
+    producer_id: int = -1
+    epoch: int = -1
+
+
+class Application:
+    def __init__(self, world: "World", number: int) -> None:
+        self.world = world
+        self.rng = Random(f"{world.seed}/application/{number}")
+        self.name = f"t{number}"
+        self.ledger = Ledger(self.name, world.fail)
+        self.timeout_ms = self.rng.choice((2_000, 6_000, 20_000))
+        self.inits_count = 0
+        """Requests for an epoch that were sent."""
+        self.answered_inits_count = 0
+        """Those that were not may be carried out at any time."""
+        self._instances_count = 0
+
+    async def run(self, stop: asyncio.Event) -> None:
+        """Instances one after the other; some are gone in the middle of what they do, some go on though their successor is there."""
+        running: list[asyncio.Task[None]] = []
+        is_abandoned = self.rng.random() < 0.4
+        while not stop.is_set():
+            instance = self.world.loop.create_task(self._instance().run(stop))
+            running.append(instance)
+            stopping = self.world.loop.create_task(stop.wait())
+            await asyncio.wait((instance, stopping), timeout=self.rng.uniform(0.5, 6), return_when=asyncio.FIRST_COMPLETED)
+            stopping.cancel()
+            if self.rng.random() < 0.5 and not stop.is_set():
+                self.world.trace("instance_dies", self.name)
+                instance.cancel()
+        for instance in running:
+            if is_abandoned:
+                instance.cancel()
+            with suppress(asyncio.CancelledError):
+                await instance
+
+    async def finish(self) -> None:
+        """Whatever was left open: a new instance comes through with one more transaction."""
+        self.timeout_ms = 60_000  # on a slow store a transaction would time out again and again
+        while True:
+            with suppress(Fenced):
+                instance = self._instance()
+                await instance.initialise()
+                await instance.transact(is_last=True)
+                return
+
+    async def committed_offset(self) -> int:
+        return await self._instance().committed_offset()
+
+    def _instance(self) -> "Instance":
+        self._instances_count += 1
+        return Instance(self, self._instances_count)
+
+
+class Instance:
+    def __init__(self, application: Application, number: int) -> None:
+        self._application = application
+        self._world = application.world
+        self._ledger = application.ledger
+        self._rng = Random(f"{application.world.seed}/{application.name}/{number}")
+        self._name = f"{application.name}.{number}"
+        self._identity = Identity()
+        self._sequences: dict[Part, int] = {}
+        self._coordinators: dict[int, Connection] = {}
+        self._timeout_s = self._rng.choice((2.0, 3.0, 5.0))
+        self._inits_before = 0
+        """Those that were carried out before its own, and its own: any other may fence it."""
+        self._began_s: float | None = None
+
+    async def run(self, stop: asyncio.Event) -> None:
+        try:
+            await self.initialise()
+            while not stop.is_set():
+                await self.transact()
+                await asyncio.sleep(self._rng.uniform(0.01, 0.3))
+        except Fenced:
+            self._world.trace("fenced", self._name)
+
+    # --- an epoch -------------------------------------------------------------------------------------------------------------------------
+
+    async def initialise(self) -> None:
+        begun_before = await self._take_epoch(Identity())
+        at_least = self._ledger.committed_offset
+        offset = await self.committed_offset()
+        self._ledger.saw_offset(offset, at_least, begun_before)
+
+    async def _take_epoch(self, expected: Identity) -> int:
+        """-> how many transactions had begun when the epoch was asked for."""
+        application, begun_before = self._application, 0
+        request = init_producer_id.InitProducerIdRequest(
+            application.name, application.timeout_ms, producer_id=expected.producer_id, producer_epoch=expected.epoch
+        )
+
+        def sending() -> None:
+            nonlocal begun_before
+            begun_before = self._ledger.count
+            application.inits_count += 1
+            self._inits_before = application.answered_inits_count + 1
+
+        response = await self._until_done(_TRANSACTIONAL_ID, apis.INIT_PRODUCER_ID, 4, request, _code_at_top, sending)
+        self._identity = Identity(response.producer_id, response.producer_epoch)
+        self._sequences.clear()
+        self._world.trace("epoch", self._name, response.producer_id, response.producer_epoch)
+        return begun_before
+
+    def _may_be_fenced(self) -> bool:
+        application, world = self._application, self._world
+        if application.inits_count > self._inits_before:
+            return True
+        timeout_s = (application.timeout_ms - 2 * world.limits.skew_ms) / 1000
+        return self._began_s is not None and world.loop.time() - self._began_s >= timeout_s
+
+    def _fenced(self, why: str) -> Fenced:
+        if not self._may_be_fenced():
+            self._world.fail(f"{self._name} is fenced by {why}, nobody has asked for another epoch")
+        return Fenced(why)
+
+    # --- a transaction --------------------------------------------------------------------------------------------------------------------
+
+    async def transact(self, *, is_last: bool = False) -> None:
+        rng, parts = self._rng, self._world.txn_parts
+        chosen = list(parts) if is_last else rng.sample(parts, rng.randint(1, len(parts)))
+        entry = self._ledger.begin()
+        self._world.trace("begin", self._name, entry.serial)
+        self._began_s = self._world.loop.time()
+        await self._write(entry, chosen)
+        if is_last or rng.random() < 0.7:
+            entry.has_offset = True
+            await self._send_offset(entry.serial)
+        await asyncio.sleep(rng.choice((0, 0, 0.3)))
+        await self._end(entry, commit=is_last or rng.random() < 0.65)
+        self._began_s = None
+        if rng.random() < 0.1:
+            await self._take_epoch(self._identity)
+
+    async def _write(self, entry: Entry, parts: list[Part]) -> None:
+        rng = self._rng
+        steps = [parts] if rng.random() < 0.5 else [[part] for part in parts]
+        for step in steps:
+            await self._add_partitions(step)
+            for _ in range(rng.randint(1, 2)):
+                await asyncio.gather(*(self._produce(entry, part) for part in step))
+                await asyncio.sleep(rng.choice((0, 0, rng.uniform(0, 0.3))))
+
+    async def _add_partitions(self, parts: list[Part]) -> None:
+        topics = [add_partitions_to_txn.AddPartitionsToTxnTopic(TXN_TOPIC, [index for _, index in parts])]
+        request = add_partitions_to_txn.AddPartitionsToTxnRequest(
+            self._application.name, self._identity.producer_id, self._identity.epoch, topics
+        )
+
+        def code_of(response: Any) -> int:
+            codes = [item.partition_error_code for topic in response.results_by_topic_v3_and_below for item in topic.results_by_partition]
+            return max(codes)
+
+        await self._until_done(_TRANSACTIONAL_ID, apis.ADD_PARTITIONS_TO_TXN, 3, request, code_of)
+
+    async def _send_offset(self, offset: int) -> None:
+        name, identity = self._application.name, self._identity
+        added = add_offsets_to_txn.AddOffsetsToTxnRequest(name, identity.producer_id, identity.epoch, name)
+        await self._until_done(_TRANSACTIONAL_ID, apis.ADD_OFFSETS_TO_TXN, 3, added, _code_at_top)
+        topics = [
+            offset_commit.TxnOffsetCommitRequestTopic(
+                INPUT[0], [offset_commit.TxnOffsetCommitRequestPartition(INPUT[1], offset, committed_metadata=None)]
+            )
+        ]
+        request = offset_commit.TxnOffsetCommitRequest(name, name, identity.producer_id, identity.epoch, topics=topics)
+        await self._until_done(
+            _GROUP, apis.TXN_OFFSET_COMMIT, 3, request, lambda response: int(response.topics[0].partitions[0].error_code)
+        )
+
+    async def committed_offset(self) -> int:
+        """Of the group, once no transaction can change it any more. -1: none."""
+        name = self._application.name
+        group = offset_fetch.OffsetFetchRequestGroup(name, topics=[offset_fetch.OffsetFetchRequestTopics(INPUT[0], [INPUT[1]])])
+        request = offset_fetch.OffsetFetchRequest(groups=[group], require_stable=True)
+
+        def code_of(response: Any) -> int:
+            found = response.groups[0]
+            return int(found.error_code or found.topics[0].partitions[0].error_code)
+
+        response = await self._until_done(_GROUP, apis.OFFSET_FETCH, 8, request, code_of)
+        return int(response.groups[0].topics[0].partitions[0].committed_offset)
+
+    async def _end(self, entry: Entry, *, commit: bool) -> None:
+        if commit:
+            self._ledger.settle(entry, Fate.COMMITTING)
+        request = end_txn.EndTxnRequest(self._application.name, self._identity.producer_id, self._identity.epoch, commit)
+        await self._until_done(_TRANSACTIONAL_ID, apis.END_TXN, 3, request, _code_at_top, self._tell_of_the_end)
+        self._ledger.settle(entry, Fate.COMMITTED if commit else Fate.ABORTED)
+        self._world.trace("ended", self._name, entry.serial, commit)
+
+    def _tell_of_the_end(self) -> None:
+        strike, self._world.on_end_txn = self._world.on_end_txn, None
+        connection = self._coordinators.get(_TRANSACTIONAL_ID)
+        task = asyncio.current_task()
+        if strike is not None and connection is not None and task is not None:
+            strike(connection.broker, task.cancel)
+
+    # --- batches --------------------------------------------------------------------------------------------------------------------------
+
+    async def _produce(self, entry: Entry, part: Part) -> None:
+        """Until it is settled. Copies that come late are of what was sent then."""
+        world, rng = self._world, self._rng
+        values = self._ledger.values(entry, part, rng.randint(1, 3))
+        sequence = self._sequences.get(part, 0)
+        self._sequences[part] = sequence + len(values)
+        records = [Record(at, world.now_ms(), None, value, ()) for at, value in enumerate(values)]
+        identity = self._identity
+        batch = encode_batch(
+            records,
+            producer_id=identity.producer_id,
+            producer_epoch=identity.epoch,
+            base_sequence=sequence,
+            attributes=TRANSACTIONAL_MASK,
+        )
+        body = produce_request({part: bytes(batch)}, 1_000)
+        world.checker.sent(part, values)
+        while True:
+            broker, _ = world.leader(part, rng, exact=world.calm)
+            code = await self._produce_once(broker, body, part, values) if broker is not None else None
+            if code in _SETTLED:
+                return
+            if code in _FENCED:
+                raise self._fenced(f"{part}: {code}")
+            if code is not None and not code.retriable:
+                world.fail(f"{self._name} writes in order to {part} and is told {code.name}")
+            await asyncio.sleep(rng.uniform(0.02, 0.2))
+
+    async def _produce_once(self, broker: SimBroker, body: bytes, part: Part, values: list[bytes]) -> ErrorCode | None:
+        world, rng = self._world, self._rng
+        answer: asyncio.Future[ErrorCode] = world.loop.create_future()
+
+        def answered(results: dict[Part, Any]) -> None:
+            code = ErrorCode(results[part].error_code)
+            if not world.network.chance():
+                world.later(world.network.delay_s(), lambda: answer.done() or answer.set_result(code))
+
+        for _ in range(1 + (rng.random() < 0.2)):
+            delay_s = world.network.delay_s() + rng.choice((0, 0, 3))
+            world.later(delay_s, broker.deliver, broker.produce, body, {part: values}, answered)
+        with suppress(TimeoutError):
+            async with asyncio.timeout(_PRODUCE_WAIT_S):
+                return await answer
+        return None
+
+    # --- coordinators ---------------------------------------------------------------------------------------------------------------------
+
+    async def _until_done(
+        self, kind: int, api: Any, version: int, request: Any, code_of: Callable[[Any], int], sending: Callable[[], None] | None = None
+    ) -> Any:
+        """The answer without an error. Raises Fenced."""
+        while True:
+            try:
+                connection = await self._coordinator(kind)
+                if sending is not None:
+                    sending()
+                response = await connection.ask(api, version, request, self._timeout_s)
+            except Unanswered:
+                self._coordinators.pop(kind, None)
+                await asyncio.sleep(self._rng.uniform(0.02, 0.2))
+                continue
+            self._application.answered_inits_count += api is apis.INIT_PRODUCER_ID
+            code = ErrorCode(code_of(response))
+            self._world.trace("told", self._name, api.name, code.name)
+            if code is ErrorCode.NONE:
+                return response
+            self._refused(kind, api.name, code)
+            await asyncio.sleep(self._rng.uniform(0.02, 0.2))
+
+    def _refused(self, kind: int, api_name: str, code: ErrorCode) -> None:
+        if code in _FENCED:
+            raise self._fenced(f"{api_name}: {code.name}")
+        if code in _FIND_AGAIN:
+            self._coordinators.pop(kind, None)
+        elif not code.retriable and code not in _NOT_YET_KNOWN:
+            self._world.fail(f"{self._name} asks in order for {api_name} and is told {code.name}")
+
+    async def _coordinator(self, kind: int) -> Connection:
+        """Raises Unanswered."""
+        known = self._coordinators.get(kind)
+        if known is not None and not known.is_broken:
+            return known
+        world, rng = self._world, self._rng
+        asked = rng.choice([broker for _, broker in sorted(world.brokers.items())] + world.zombies[-1:])
+        request = find_coordinator.FindCoordinatorRequest(key_type=kind, coordinator_keys=[self._application.name])
+        response = await Connection(world, asked).ask(apis.FIND_COORDINATOR, 4, request, self._timeout_s)
+        if not response.coordinators or response.coordinators[0].error_code:
+            raise Unanswered
+        found = world.brokers.get(response.coordinators[0].node_id)
+        if found is None:
+            raise Unanswered
+        self._coordinators[kind] = Connection(world, found)
+        return self._coordinators[kind]
+
+
+def _code_at_top(response: Any) -> int:
+    return int(response.error_code)
