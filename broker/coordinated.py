@@ -1,7 +1,8 @@
 """Which keys (groups, transactional ids) this broker coordinates: the partitions of an internal topic that it leads, each with its state.
 
 Becoming leader loads the state of a partition from its start; losing it forgets the state. Invariants: a state is found only when it is
-whole; at most one load runs for a partition, and it is repeated until it succeeds or the partition is lost.
+whole and nobody else can have changed it: not by a broker that was paused and wakes up with what was true before, or it would confirm a
+commit that nobody wrote. At most one load runs for a partition, and it is repeated until it succeeds or the partition is lost.
 Must not: know what a state holds.
 Source: Kafka GroupMetadataManager, TransactionStateManager (load and unload), CoordinatorRuntime.
 """
@@ -83,7 +84,7 @@ class Coordinated(Generic[State]):
             return ErrorCode.COORDINATOR_NOT_AVAILABLE
         state = self._states.get(partition)
         if state is not None:
-            return state
+            return state if self._log.can_write else ErrorCode.NOT_COORDINATOR
         is_ours = partition in self._loaders or (partition not in self._released and self._log.is_ours(partition))
         return ErrorCode.COORDINATOR_LOAD_IN_PROGRESS if is_ours else ErrorCode.NOT_COORDINATOR
 

@@ -51,6 +51,11 @@ class CoordinatorLog(Protocol):
         """0 while the topic does not exist."""
         ...
 
+    @property
+    def can_write(self) -> bool:
+        """False: this broker lost touch with the controllers; another one may lead all of this by now."""
+        ...
+
     def is_ours(self, partition: int) -> bool:
         """Do the metadata name this broker as the leader, be the partition open yet or not?"""
         ...
@@ -83,6 +88,10 @@ class TopicLog:
     def partition_count(self) -> int:
         topic = self._node.image.topics.by_name(self._topic_name)
         return 0 if topic is None else len(topic.partitions)
+
+    @property
+    def can_write(self) -> bool:
+        return self._node.can_write()
 
     def is_ours(self, partition: int) -> bool:
         topic = self._node.image.topics.by_name(self._topic_name)

@@ -90,8 +90,8 @@ class RegisterBroker(Message, frozen=True, kw_only=True):
     machine_host: str
     rack: str | None = None
     other_listeners: tuple[NodeListener, ...] = ()
-    version: str = ""
     """All but the first, whose are `host` and `port`; at most 16."""
+    version: str = ""
 
 
 class BrokerRegistered(Message, frozen=True, kw_only=True):

@@ -18,6 +18,7 @@ class MemoryLog:
         self.hold = False
         self.appended = asyncio.Event()
         self.epoch = 1
+        self.can_write = True
 
     def is_ours(self, partition: int) -> bool:
         return partition not in self.foreign
