@@ -6,7 +6,6 @@ directory can be written, kernels are compiled once per process. `NUMBA_CACHE_DI
 """
 
 import os
-import tempfile
 from collections.abc import Generator
 from contextlib import contextmanager
 from hashlib import sha256
@@ -14,6 +13,8 @@ from pathlib import Path
 from typing import Any
 
 import numba.core.config
+
+from stream.own_directory import cache_roots, own_directory
 
 
 @contextmanager
@@ -38,18 +39,4 @@ def _place(sources: tuple[str, ...]) -> Path | None:
     except OSError:  # the package lies in an archive (`--py-files`)
         return None
     given = os.environ.get("NUMBA_CACHE_DIR")
-    own = [Path.home() / ".cache" / "penstock", Path(tempfile.gettempdir()) / f"penstock-{os.getuid()}"]
-    for root in [Path(given)] if given else own:
-        place = root / name
-        if _is_ours(place):
-            return place
-    return None
-
-
-def _is_ours(place: Path) -> bool:
-    try:
-        place.mkdir(mode=0o700, parents=True, exist_ok=True)
-        owners = {place.stat().st_uid, place.parent.stat().st_uid}
-        return os.access(place, os.W_OK) and owners <= {os.getuid(), 0} and not place.stat().st_mode & 0o022
-    except OSError:
-        return False
+    return own_directory(root / name for root in ([Path(given)] if given else cache_roots()))
