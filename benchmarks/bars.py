@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Final
 
 from benchmarks import clients, controllers, harness, moves, plugin, scale
+from benchmarks import start as starts
 from benchmarks.harness import Measure
 from objectstore.url import open_store
 
@@ -331,4 +332,5 @@ BARS: Final[dict[str, Callable[[], Sequence[Measure]]]] = {
     "newcomer": newcomer,
     "scale": scale_work,
     "plugin": plugin.plugin,
+    "ready": starts.ready,
 }

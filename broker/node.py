@@ -63,6 +63,7 @@ from stream.object_reader import ObjectReader
 from stream.ports import WalIdentity
 from stream.recovery import recover_wal
 from stream.storage import Storage
+from stream.tracing import Tracing
 
 log = structlog.get_logger()
 
@@ -81,7 +82,15 @@ class Broker:
     The store stays the caller's: `stop` does not close it.
     """
 
-    def __init__(self, config: BrokerConfig, store: ObjectStore, stream_config: StreamConfig, compaction_config: CompactionConfig) -> None:
+    def __init__(
+        self,
+        config: BrokerConfig,
+        store: ObjectStore,
+        stream_config: StreamConfig,
+        compaction_config: CompactionConfig,
+        tracing: Tracing | None = None,
+    ) -> None:
+        self._tracing = tracing
         self.config = config
         self.stream_config = stream_config
         self.compaction_config = compaction_config
@@ -134,10 +143,12 @@ class Broker:
         store: ObjectStore,
         stream_config: StreamConfig | None = None,
         compaction_config: CompactionConfig | None = None,
+        *,
+        tracing: Tracing | None = None,
     ) -> "Broker":
         """A broker that serves. Raises PortTaken, ConditionalWritesIgnored, TimeoutError (no controller), ControllerError, StreamError,
         UnreachableAsAdvertised."""
-        broker = cls(config, store, stream_config or StreamConfig(), compaction_config or CompactionConfig())
+        broker = cls(config, store, stream_config or StreamConfig(), compaction_config or CompactionConfig(), tracing)
         try:
             await broker._start()
         except BaseException:
@@ -157,7 +168,14 @@ class Broker:
         await self.follower.start(self.config.registration_timeout_ms / 1_000)
         metadata = ControllerStreamMetadata(self.client, self.follower, me)
         self.storage = Storage(
-            self.store, metadata, me, self.stream_config, now_ms=self.now_ms, rng=self._rng, on_fenced=self._on_storage_fenced
+            self.store,
+            metadata,
+            me,
+            self.stream_config,
+            now_ms=self.now_ms,
+            rng=self._rng,
+            on_fenced=self._on_storage_fenced,
+            tracing=self._tracing,
         )
         self._parts.push_async_callback(self.storage.abandon)
         await self.storage.start()

@@ -1,10 +1,10 @@
 """Where the processes of a local cluster find their bytecode when it does not lie beside the sources.
 
-pip compiles what it installs and Python keeps what it compiled, but uv does not, and `PYTHONDONTWRITEBYTECODE`, which container images like
-to set, forbids to keep it: then every start of every process compiles 500 modules anew, which is two thirds of its CPU time. It is then kept in a
-directory of the user's own: nothing is written beside sources.
-Invariants: an installation that is compiled, or that Python may compile, is left alone, as is who chose a place himself; nobody else can write
-to the place. Nodes that an operator starts never come here. Must not import anything that costs: it is what is run first.
+pip compiles what it installs, and Python keeps what it compiled. uv does not compile, and `PYTHONDONTWRITEBYTECODE`, which container images
+like to set, forbids to keep it: every start of every process then compiles 500 modules, more than half of its CPU time. Then it is kept in
+a directory of the user's own; nothing is written beside sources.
+Invariants: an installation that is compiled, or that Python may compile, is left alone, as is who chose a place; nobody else can write to
+it. Nodes that an operator starts never come here. Must not import anything that costs: it is what is run first.
 """
 
 import os
