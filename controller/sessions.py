@@ -1,8 +1,8 @@
 """Who is alive: one session per (node, node epoch), kept by heartbeats on the Follow stream. Pure: time comes in as milliseconds.
 
 Invariants: a session ends only in `expired`, at the earliest `grace_ms` after its stream broke or `timeout_ms` after it was last heard, and
-once ended it never comes back: a heartbeat that arrives while the fence is being committed renews nothing, or its sender would believe in
-a session that is over. A node that was registered, or found registered by a new leader, has a whole timeout first; time in which we did
+once ended it never comes back: a heartbeat that arrives while the fence is being committed renews nothing, and a registration that is
+answered again from the cache after it was fenced opens none, or its sender would believe in a session that is over. A node that was registered, or found registered by a new leader, has a whole timeout first; time in which we did
 not run ourselves counts against nobody. Must not decide what the end of a session means: the caller fences.
 Source: Kafka `BrokerHeartbeatManager`, KIP-631.
 """
@@ -38,17 +38,22 @@ class Sessions:
         self._grace_ms = grace_ms
         self._lag_limit_ms = lag_limit_ms
         self._sessions: dict[NodeId, _Session] = {}
+        self._over: dict[NodeId, NodeEpoch] = {}
+        """The last epoch of each node that is over for good."""
         self._next_stream = 0
         self._next_tick_ms: int | None = None
 
     def registered(self, node_id: NodeId, node_epoch: NodeEpoch, now_ms: int) -> None:
         """A node registered, or a new leader found it registered: a whole timeout to open its stream. Idempotent."""
+        if node_epoch <= self._over.get(node_id, -1):
+            return
         session = self._sessions.get(node_id)
         if session is None or session.node_epoch < node_epoch:
             self._sessions[node_id] = _Session(node_epoch, now_ms + self._timeout_ms)
 
     def removed(self, node_id: NodeId, node_epoch: NodeEpoch) -> None:
         """This incarnation was fenced or unregistered: nothing to watch any more. A newer one is not touched."""
+        self._over[node_id] = max(node_epoch, self._over.get(node_id, node_epoch))
         session = self._sessions.get(node_id)
         if session is not None and session.node_epoch == node_epoch:
             del self._sessions[node_id]

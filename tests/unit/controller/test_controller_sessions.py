@@ -182,3 +182,14 @@ def test_a_setting_that_can_not_work_is_refused_by_name(setting: str, value: obj
     with pytest.raises(InvalidConfig) as refused:
         ControllerConfig(data_dir=tmp_path, **{setting: value})
     assert refused.value.name == setting
+
+
+def test_a_registration_that_is_answered_again_brings_no_fenced_node_back(sessions: Sessions) -> None:
+    sessions.registered(NODE, EPOCH, 0)
+    assert sessions.expired(TIMEOUT_MS, TICK_MS)
+    sessions.removed(NODE, EPOCH)
+    sessions.registered(NODE, EPOCH, TIMEOUT_MS)
+    assert sessions.opened(NODE, EPOCH, TIMEOUT_MS) is None
+    assert fenced_at(sessions, TIMEOUT_MS, 30_000) is None, "fenced once"
+    sessions.registered(NODE, NodeEpoch(EPOCH + 1), TIMEOUT_MS)
+    assert sessions.opened(NODE, NodeEpoch(EPOCH + 1), TIMEOUT_MS) is not None
