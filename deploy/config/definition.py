@@ -38,7 +38,7 @@ class ProcessConfig:
     """http://HOST:PORT of an OpenTelemetry collector (OTLP over HTTP) that gets traces. Empty: none are made. Needs `penstock[traces]`."""
 
     traces_sample_per_million: Annotated[int, Setting("traces.sample.per.million", Kind.INT, 0, 1_000_000)] = 1_000
-    """How many of a million produce requests are traced; each costs about 100 us of CPU. Moves of partitions are all traced."""
+    """How many of a million produce requests are traced; each costs about 200 us of CPU. Moves of partitions are all traced."""
 
     def __post_init__(self) -> None:
         check(self)
