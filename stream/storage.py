@@ -67,14 +67,7 @@ class Storage:
         self._cache = LogCache(config)
         self._slots = SlotTable()
         self._wal = Wal(
-            store,
-            identity,
-            config,
-            now_ms=now_ms,
-            rng=rng,
-            on_durable=self._on_durable,
-            on_failed=self._on_wal_failed,
-            tracing=tracing,
+            store, identity, config, now_ms=now_ms, rng=rng, on_durable=self._on_durable, on_failed=self._on_wal_failed, tracing=tracing
         )
         self._objects = ObjectReader(store, BlockCache(config.block_cache_bytes_max))
         self._reader = StreamReader(self._cache, metadata, self._objects, config)
