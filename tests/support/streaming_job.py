@@ -23,7 +23,7 @@ _WAIT_S = 200.0
 class Job(msgspec.Struct, frozen=True, kw_only=True):
     """die: ("before", 3): when the rows of batch 3 are there and the sink has nothing; ("after", 3): when the sink has them.
 
-    gate: every task waits, in the middle of its rows, until there is a file `go`.
+    gate: every task waits, in the middle of its rows, until there is a file `go`. master: `local-cluster[...]` has executors of its own.
     """
 
     store_url: str
@@ -32,6 +32,7 @@ class Job(msgspec.Struct, frozen=True, kw_only=True):
     rows_per_batch: int
     die: tuple[str, int] | None = None
     gate: bool = False
+    master: str = "local[2]"
 
     @property
     def checkpoint(self) -> Path:
@@ -90,10 +91,11 @@ def start(spark: Any, job: Job) -> Any:
 def main(job: Job) -> None:
     builder: Any = SparkSession.builder
     spark: Any = (
-        builder.master("local[2]")
+        builder.master(job.master)
         .config("spark.ui.enabled", "false")
         .config("spark.driver.host", "127.0.0.1")
         .config("spark.driver.memory", "512m")
+        .config("spark.executor.memory", "512m")
         .config("spark.driver.extraJavaOptions", "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC")
         .config("spark.log.level", "OFF")
         .getOrCreate()
