@@ -58,12 +58,25 @@ check: venv ## lint, types (mypy and pyright, strict), import contracts, house r
 	$(BIN)/pyright
 	$(BIN)/pytest -q -p no:cacheprovider tests/tidy
 
+# Two lanes at a time, since most tests wait for processes more than they compute; each lane's output comes when it ends.
 .PHONY: test
 test: check jre ## everything that CI runs, in under 25 minutes on 2 cores
+	@deploy/ensure-helm.sh --if-possible > /dev/null & $(MAKE) --no-print-directory test-fast && wait $$!
+	@$(MAKE) --no-print-directory -j2 --output-sync=target test-system test-spark
+
+.PHONY: test-fast
+test-fast: venv
 	$(BIN)/pytest -q -n $(JOBS) --dist worksteal tests/unit tests/property tests/sim tests/integration $(ARGS)
+
+.PHONY: test-system
+test-system: venv
 	$(BIN)/pytest -q tests/system $(ARGS)
+	$(BIN)/pytest -q tests/helm $(ARGS)
+
+.PHONY: test-spark
+test-spark: venv
 	$(BIN)/pytest -q tests/spark $(ARGS)
-	$(BIN)/pytest -q -n $(JOBS) tests/table $(ARGS)
+	$(BIN)/pytest -q tests/table $(ARGS)
 
 .PHONY: helm
 helm: venv ## the chart, the image's steps and compose; compiles helm once if Go is at hand

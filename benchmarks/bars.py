@@ -13,7 +13,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Final
 
-from benchmarks import clients, controllers, harness, moves, plugin, scale
+from benchmarks import clients, controllers, harness, metering, moves, plugin, scale
 from benchmarks import start as starts
 from benchmarks.harness import Measure
 from objectstore.url import open_store
@@ -159,6 +159,10 @@ def small_requests() -> list[Measure]:
             pairs.append((clients.small_requests_per_s(system.bootstrap, 8, SECONDS / 2), limit))
     value, limit = sorted(pairs, key=lambda pair: pair[0] / pair[1])[len(pairs) // 2]
     return [Measure("small requests (100 B, 8 connections) / bare sink", value, "1/s", 0.3, "higher", limit)]
+
+
+def metrics() -> list[Measure]:
+    return metering.cost(SECONDS / 2, 3 * REPEATS)
 
 
 def _dev(*arguments: str) -> tuple[subprocess.Popen[str], float]:
@@ -323,6 +327,7 @@ BARS: Final[dict[str, Callable[[], Sequence[Measure]]]] = {
     "slow-store": slow_store_latency,
     "puts-per-mb": puts_per_mb,
     "small-requests": small_requests,
+    "metrics": metrics,
     "start-up": start_up,
     "memory": memory,
     "moves": planned_moves,

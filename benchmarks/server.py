@@ -2,10 +2,11 @@
 
 Run: `python -m benchmarks.server '{"store": "memory:", "linger_ms": 0, "put_p50_ms": 0, "put_p99_ms": 0}'`. Prints `ready PORT`.
 Commands, answered with one line of JSON each: `stats` (store requests and bytes, CPU seconds, resident bytes), `restart-broker` (in order,
-on the same port: caches are empty, reads come from the store).
+on the same port: caches are empty, reads come from the store), `count-nothing` and `count` (patch metrics out, and in again).
 """
 
 import asyncio
+import contextlib
 import json
 import resource
 import sys
@@ -19,6 +20,7 @@ from typing import Any
 import structlog
 import uvloop
 
+from benchmarks.counting import set_counting
 from broker.config import BrokerConfig
 from broker.node import Broker
 from controller.config import ControllerConfig
@@ -43,6 +45,8 @@ class ServerOptions:
     block_bytes_max: int = 64 << 20
     brokers: int = 1
     """With ids from 0; `restart-broker` is for the first. All in this one process."""
+    metrics_port: int = 0
+    """Where `/metrics` of the first broker is; 0: nowhere."""
 
 
 def open_metered(options: ServerOptions) -> MeteredStore:
@@ -88,12 +92,24 @@ async def serve(options: ServerOptions) -> None:
         broker = await start_broker(0)
         others = [await start_broker(0, node_id) for node_id in range(1, options.brokers)]
         tune_collector()
+        shown = contextlib.AsyncExitStack()
+        if options.metrics_port:
+            from broker.health import BrokerHealth, StoreProbe
+            from deploy.health import serve_at
+            from deploy.metrics.node import metrics_of
+
+            health = BrokerHealth()
+            health.started(broker, StoreProbe(store.close))
+            await shown.enter_async_context(serve_at("127.0.0.1", options.metrics_port, metrics_of)(health))
         say(f"ready {broker.port}")
         async for command in commands():
             if command == "restart-broker":
                 await broker.stop()
                 broker = await start_broker(broker.port)
+            if command.startswith("count"):
+                set_counting(command == "count")
             say(json.dumps(stats(store)))
+        await shown.aclose()
         for one in (broker, *others):
             await one.abandon()
         await controller.stop()

@@ -17,6 +17,7 @@ import structlog
 from broker.errors import ErrorCode, code_of
 from broker.log_limit import LogLimit
 from broker.ports import ConnectionInfo, Handler, InlineHandler, Node, RequestContext, Respond, Response
+from broker.request_meter import RequestMeter
 from broker.server import CannotAnswer
 from broker.wire import apis, framing
 from broker.wire.codecs import CODECS
@@ -71,6 +72,8 @@ _TOP_LEVEL: Final[dict[int, Callable[[int], object]]] = {
 
 def encode_response(ctx: RequestContext, message: object) -> bytearray:
     """The whole frame of a generated response message for this request."""
+    if code := getattr(message, "error_code", 0):
+        ctx.meter.failed(ctx.api_key, code)
     api = apis.APIS[ctx.api_key]
     return framing.encode_response_frame(api, ctx.api_version, ctx.correlation_id, CODECS[ctx.api_key].encode_response, message)
 
@@ -78,8 +81,11 @@ def encode_response(ctx: RequestContext, message: object) -> bytearray:
 class RequestDispatcher:
     """`broker.server.Dispatcher` over tables of handlers. `inline` handlers answer through a callback and never become a task."""
 
-    def __init__(self, node: Node, handlers: Mapping[int, Handler], inline: Mapping[int, InlineHandler]) -> None:
+    def __init__(
+        self, node: Node, handlers: Mapping[int, Handler], inline: Mapping[int, InlineHandler], meter: RequestMeter | None = None
+    ) -> None:
         self._node = node
+        self._meter = meter or RequestMeter()
         self._handlers = handlers
         self._inline = inline
         self._loop = asyncio.get_running_loop()
@@ -107,6 +113,7 @@ class RequestDispatcher:
             view,
             header.body_offset,
             self._loop.time(),
+            self._meter,
         )
         inline = self._inline.get(key)
         if inline is not None:

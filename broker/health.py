@@ -10,6 +10,7 @@ from collections.abc import Awaitable, Callable
 from typing import TYPE_CHECKING, Final
 
 from objectstore.errors import ObjectStoreError
+from objectstore.metered import StoreMeter
 
 if TYPE_CHECKING:
     from broker.node import Broker
@@ -57,9 +58,16 @@ class BrokerHealth:
     """Before there is a broker, nothing is started."""
 
     def __init__(self) -> None:
+        self.requests = StoreMeter()
+        """Of the process to its store."""
         self._broker: Broker | None = None
         self._store: StoreProbe | None = None
         self._is_stopping = False
+
+    @property
+    def broker(self) -> "Broker | None":
+        """The one that serves, once it does."""
+        return self._broker
 
     def started(self, broker: "Broker", store: StoreProbe) -> None:
         """It serves clients from here on."""

@@ -64,12 +64,12 @@ async def serve(
     loop = asyncio.get_running_loop()
     for number in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(number, stop_asked.set)
+    health = BrokerHealth()
     try:
-        store = open_store(store_url)
+        store = open_store(store_url, meter=health.requests)
     except (ObjectStoreError, OSError) as error:
         log.error("broker_not_started", reason=str(error))
         return EXIT_NOT_STARTED
-    health = BrokerHealth()
     try:
         async with serve_health(health):
             try:

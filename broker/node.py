@@ -107,6 +107,7 @@ class Broker:
         self.partitions: PartitionManager
         self.groups: GroupCoordinator
         self.transactions: TransactionCoordinator
+        self.merger: Merger
         self.producer_ids = ProducerIds(self)
         self._rng = Random()  # noqa: S311 - jitter, not a secret
         self._departed = DepartedBrokers()
@@ -205,10 +206,11 @@ class Broker:
         self.follower.subscribe(recovery.on_batch)
         self.follower.subscribe(self._on_batch)
         await self.partitions.start()
-        self._merging = asyncio.get_running_loop().create_task(self._merger(metadata, me).run())
+        self.merger = self._merger(metadata, me)
+        self._merging = asyncio.get_running_loop().create_task(self.merger.run())
         self._parts.push_async_callback(self._stop_merging)
         self._start_load_reports(me)
-        await self.server.serve(RequestDispatcher(self, make_handlers(), INLINE))
+        await self.server.serve(RequestDispatcher(self, make_handlers(), INLINE, self.server.requests))
         await self._check_advertised()
         log.info("broker_started", node_id=self.node_id, node_epoch=self.node_epoch, port=self.port, cluster_id=self.cluster_id)
 

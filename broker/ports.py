@@ -5,10 +5,11 @@ Must not: import a handler, the server, or `broker.node`.
 """
 
 from collections.abc import Awaitable, Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Protocol, TypeAlias
 
 from broker.config import BrokerConfig
+from broker.request_meter import RequestMeter
 from stream.compaction.plan import CompactionConfig
 from stream.config import StreamConfig
 from stream.ids import Millis, NodeEpoch, NodeId
@@ -79,6 +80,8 @@ class RequestContext:
     """Where the request body begins in `frame`, behind the header."""
     received_at: float
     """`loop.time()` when the frame was complete."""
+    meter: RequestMeter = field(default_factory=RequestMeter)
+    """Told of errors in the answer."""
 
 
 LeaderChangeListener: TypeAlias = Callable[[str, int, bool], None]

@@ -23,11 +23,13 @@ from broker.config import BrokerConfig
 from broker.connection import RECEIVE_BYTES, FrameReader, ResponseOrder, ResponseSlot
 from broker.log_limit import LogLimit
 from broker.ports import Buffer, ConnectionInfo, Respond, Response
+from broker.request_meter import RequestMeter
 from broker.wire.errors import WireError
 
 log = structlog.get_logger()
 
 SWEEP_INTERVAL_S: Final = 5.0
+_API_KEY_BYTES: Final = 2
 
 
 class CannotAnswer(Exception):
@@ -98,6 +100,7 @@ class Connection(asyncio.BufferedProtocol):
             self.close(str(error))
             return
         self.last_bytes_at = self._server.loop.time()
+        self._server.received_bytes += nbytes
         if frames:
             self.last_request_at = self.last_bytes_at
             self._waiting.extend(frames)
@@ -153,7 +156,8 @@ class Connection(asyncio.BufferedProtocol):
 
     def _start(self, frame: bytearray) -> None:
         slot = self._order.open(len(frame))
-        respond = partial(self._answer, slot)
+        # While requests wait here, nothing is read: this one was complete when the last bytes came, or before.
+        respond = partial(self._answer, slot, int.from_bytes(frame[:_API_KEY_BYTES], "big"), self.last_bytes_at)
         try:
             coroutine = self._server.dispatcher.start(self, frame, respond)
         except (WireError, CannotAnswer) as error:
@@ -172,9 +176,10 @@ class Connection(asyncio.BufferedProtocol):
             self._task = None
         respond(response)
 
-    def _answer(self, slot: ResponseSlot, response: Response) -> None:
+    def _answer(self, slot: ResponseSlot, api_key: int, received_at: float, response: Response) -> None:
         if self._transport is None or self._transport.is_closing():
             return
+        self._server.requests.answered(api_key, self._server.loop.time() - received_at)
         ready = self._order.fill(slot, _buffers(response))
         if ready:
             self._send(ready)
@@ -191,8 +196,9 @@ class Connection(asyncio.BufferedProtocol):
 
     def _flush(self) -> None:
         outbox, self._outbox = self._outbox, []
-        self._outbox_bytes = 0
+        sent_bytes, self._outbox_bytes = self._outbox_bytes, 0
         if outbox and self._transport is not None and not self._transport.is_closing():
+            self._server.sent_bytes += sent_bytes
             self._transport.writelines(outbox)
 
     def _settle(self) -> None:
@@ -257,6 +263,11 @@ class Server:
         self.ports: dict[str, int] = {}
         """The bound port of each listener by its name."""
         self.buffered_bytes = 0
+        self.received_bytes = 0
+        self.sent_bytes = 0
+        self.closed_count = 0
+        """Connections that were dropped for a reason that the log tells (some of)."""
+        self.requests = RequestMeter()
         self._dispatcher: Dispatcher | None = None
         self._listeners: list[asyncio.Server] = []
         self._connections: set[Connection] = set()
@@ -280,6 +291,11 @@ class Server:
     @property
     def connection_count(self) -> int:
         return len(self._connections)
+
+    @property
+    def accepted_count(self) -> int:
+        """Connections that ever were."""
+        return self._connection_count
 
     async def bind(self) -> int:
         """Take the ports (so that they can be registered) without serving yet: clients wait in the backlog. Returns the first listener's.
@@ -353,6 +369,7 @@ class Server:
         self._dispatcher_waiters[connection] = None
 
     def log_closed(self, connection: Connection, reason: str) -> None:
+        self.closed_count += 1
         suppressed = self._log_limit.take(self.loop.time())
         if suppressed is not None:
             log.warning("connection_refused", peer=connection.peer, reason=reason, suppressed_count=suppressed)

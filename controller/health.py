@@ -9,6 +9,8 @@ from collections.abc import Callable
 from contextlib import AbstractAsyncContextManager, nullcontext
 from typing import TYPE_CHECKING, Protocol
 
+from objectstore.metered import StoreMeter
+
 if TYPE_CHECKING:
     from controller.main import ControllerServer
 
@@ -41,19 +43,21 @@ def tell_nobody(_health: Health) -> AbstractAsyncContextManager[object]:
 class ControllerHealth:
     """A controller is ready when it serves the metadata that a quorum it knows has committed."""
 
-    def __init__(self, server: "ControllerServer") -> None:
-        self._server = server
+    def __init__(self, server: "ControllerServer", requests: StoreMeter | None = None) -> None:
+        self.server = server
+        self.requests = requests or StoreMeter()
+        """Of the process to its store."""
         self.stopping = False
 
     def not_started(self) -> list[str]:
-        return [] if self._server.is_serving else ["the data directory is being read"]
+        return [] if self.server.is_serving else ["the data directory is being read"]
 
     def not_alive(self) -> list[str]:
-        failed = self._server.failed
+        failed = self.server.failed
         error = failed.exception() if failed is not None and failed.done() and not failed.cancelled() else None
         return [] if error is None else [f"the controller failed: {error!r}"]
 
     async def not_ready(self) -> list[str]:
         if self.stopping:
             return ["the controller is stopping"]
-        return self.not_started() or self.not_alive() or self._server.why_not_following()
+        return self.not_started() or self.not_alive() or self.server.why_not_following()

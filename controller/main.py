@@ -25,6 +25,7 @@ from controller.errors import NotLeader, QuorumClosed
 from controller.health import ControllerHealth, ServeHealth, tell_nobody
 from controller.identity import Identity, new_id
 from controller.joining import find_cluster, join
+from controller.metadata.image import MetadataImage
 from controller.metadata.records import MetadataOffset
 from controller.metadata.snapshot import ImageCopy
 from controller.move_traces import Moved
@@ -38,6 +39,7 @@ from controller.rpc.server import OUTSIDE, ControllerService, Role
 from controller.runtime import Runtime
 from controller.snapshots import LoadedSnapshot, SnapshotStore, Snapshotter, copy_image
 from controller.standby import Standby
+from objectstore.metered import StoreMeter
 from objectstore.ports import ObjectStore
 from stream.clock import WallClock
 from stream.collector import tune_collector
@@ -113,6 +115,22 @@ class ControllerServer:
             return ["no leader of the quorum is known, or it takes office just now"]
         behind = quorum.committed_offset - standby.image.end_offset
         return [f"{behind} committed records are not applied yet"] if behind > 0 or quorum.needs_snapshot else []
+
+    @property
+    def image(self) -> MetadataImage:
+        """What is known here, for figures: keep nothing of it, change nothing. A leader's may hold what is not committed yet."""
+        if self._reign is not None:
+            return self._reign.runtime.image
+        return MetadataImage() if self._standby is None else self._standby.image
+
+    @property
+    def reign(self) -> Reign | None:
+        """While this controller leads."""
+        return self._reign
+
+    @property
+    def controller_id(self) -> int:
+        return self._config.controller_id
 
     @property
     def runtime(self) -> Runtime | None:
@@ -324,15 +342,19 @@ async def _tell_of_removal(quorum: RaftQuorum) -> None:
 
 
 async def run_controller(
-    config: ControllerConfig, store: ObjectStore, serve_health: ServeHealth = tell_nobody, moved: Moved | None = None
+    config: ControllerConfig,
+    store: ObjectStore,
+    serve_health: ServeHealth = tell_nobody,
+    requests: StoreMeter | None = None,
+    moved: Moved | None = None,
 ) -> int:
-    """Serve until SIGTERM or SIGINT (status 0) or a failure (status 1)."""
+    """Serve until SIGTERM or SIGINT (status 0) or a failure (status 1). requests: counts those to the store."""
     loop = asyncio.get_running_loop()
     stopping = asyncio.Event()
     for number in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(number, stopping.set)
     server = ControllerServer(config, store, moved=moved)
-    health = ControllerHealth(server)
+    health = ControllerHealth(server, requests)
     async with serve_health(health):
         await server.start()
         assert server.failed is not None
@@ -358,9 +380,10 @@ def run(config: ControllerConfig, store_url: str, serve_health: ServeHealth = te
 
     async def main() -> int:
         tune_collector()
-        store = open_store(store_url)
+        requests = StoreMeter()
+        store = open_store(store_url, meter=requests)
         try:
-            return await run_controller(config, store, serve_health, moved)
+            return await run_controller(config, store, serve_health, requests, moved)
         finally:
             await store.close()
 

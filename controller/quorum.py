@@ -24,6 +24,7 @@ from controller.raft import membership
 from controller.raft.core import CoreConfig, RaftCore
 from controller.raft.messages import Base, Endpoint, HardState, Members, Message
 from controller.raft.node import RaftNode, Transport
+from objectstore.histogram import LatencyHistogram
 
 _log = structlog.get_logger()
 _T = TypeVar("_T")
@@ -130,6 +131,9 @@ class RaftQuorum:
         self._was_outside = False
         self._transferring_to: int | None = None
         self._members_seen = Members(())
+        self._leader_seen = (ControllerEpoch(-1), "")
+        self.leader_changes = 0
+        """Leaders that came after the first one that was seen."""
         self.failed = self._node.failed
         """Done when the quorum is over: with a result after `close`, with JournalFailed otherwise."""
 
@@ -206,6 +210,11 @@ class RaftQuorum:
         self._proposed.append(proposed)
         self._node.pump()
         await proposed.answer
+
+    @property
+    def writes(self) -> LatencyHistogram:
+        """Of the journal."""
+        return self._node.writes
 
     @property
     def core(self) -> RaftCore:
@@ -338,11 +347,18 @@ class RaftQuorum:
         if moved or turned or core.needs_snapshot > core.commit:
             self._wake()
         if turned:
+            self._count_leader(leadership)
             self._end_reigns()
             self._may_be_news = True
         if self._may_be_news and core.is_ready_to_serve and core.log.members_index <= core.commit:
             self._may_be_news = False
             self._loop.call_soon(self._write_down)
+
+    def _count_leader(self, shown: Leadership) -> None:
+        leader = (shown.epoch, shown.address)
+        if shown.address and leader != self._leader_seen:
+            self.leader_changes += bool(self._leader_seen[1])
+            self._leader_seen = leader
 
     def _see_members(self, core: RaftCore) -> None:
         members = core.log.members

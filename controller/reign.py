@@ -66,7 +66,7 @@ class Reign:
         self._fail = fail
         self._now = now
         self._tasks: list[asyncio.Task[None]] = []
-        self._sessions = sessions = Sessions(
+        self.sessions = sessions = Sessions(
             timeout_ms=config.session_timeout_ms, grace_ms=config.session_grace_ms, lag_limit_ms=config.lag_limit_ms
         )
         for node in image.nodes:
@@ -98,6 +98,11 @@ class Reign:
             holds.append(self.publisher.keep_from)
         self._janitor = Janitor(config, runtime, backup, store, now_ms, holds=holds)
 
+    @property
+    def excluded(self) -> int:
+        """Brokers that are given no work because they are slow."""
+        return self._dispatch.balancer.excluded_count
+
     async def start(self, service: ControllerService) -> None:
         """Write and serve.
 
@@ -111,8 +116,8 @@ class Reign:
             await runtime.submit("NameCluster", lambda _image, _now: Result([ClusterRecord(config.cluster_id)]))
         elif self._known_id != config.cluster_id:
             raise InvalidConfig("cluster_id", config.cluster_id, f"the journal belongs to cluster {self._known_id!r}")
-        service.lead(Lead(runtime, self._sessions, self._dispatch.methods(), lambda: self.backup.offset))
-        ticks = Ticks(config, runtime, self._sessions, disconnect=service.disconnect, due=self._wake, now=self._now)
+        service.lead(Lead(runtime, self.sessions, self._dispatch.methods(), lambda: self.backup.offset))
+        ticks = Ticks(config, runtime, self.sessions, disconnect=service.disconnect, due=self._wake, now=self._now)
         runs = [ticks.watch_sessions, ticks.watch_moves, ticks.maintain, self._dispatch.balancer.run, self.backup.run]
         runs += [self.snapshotter.run, self._janitor.run]
         if self.publisher is not None:

@@ -25,6 +25,7 @@ from controller.metadata.image import MetadataImage
 from controller.metadata.records import ControllerEpoch, MetadataOffset, Record
 from controller.quorum import Quorum
 from controller.rpc.messages import Reply, Status
+from objectstore.histogram import LatencyHistogram
 from stream.clock import WallClock
 from stream.ids import Millis
 
@@ -54,6 +55,8 @@ class RuntimeCounters:
     batches: int = 0
     records: int = 0
     bytes: int = 0
+    commits: LatencyHistogram = field(default_factory=LatencyHistogram)
+    """Proposals until they were committed."""
 
 
 @dataclass(slots=True)
@@ -89,6 +92,15 @@ class Runtime:
     def epoch(self) -> ControllerEpoch:
         """The reign that this writer belongs to."""
         return self._epoch
+
+    @property
+    def image(self) -> MetadataImage:
+        """For figures: it may hold what is not committed yet. Keep nothing of it, change nothing."""
+        return self._image
+
+    @property
+    def queued_count(self) -> int:
+        return len(self._queue)
 
     def start(self) -> None:
         self._task = asyncio.get_running_loop().create_task(self._run(), name="controller-writer")
@@ -230,7 +242,9 @@ class Runtime:
                     break
             self.counters.requests += len(batch)
             if encoded:
+                proposed_at = self._now()
                 await self._quorum.propose(self._epoch, encoded)
+                self.counters.commits.observe((self._now() - proposed_at) * 1_000)
                 self.counters.batches += 1
                 self.counters.records += len(encoded)
                 self.counters.bytes += size_bytes

@@ -2,8 +2,9 @@
 
 Invariants: a session ends only in `expired`, at the earliest `grace_ms` after its stream broke or `timeout_ms` after it was last heard, and
 once ended it never comes back: a heartbeat that arrives while the fence is being committed renews nothing, and a registration that is
-answered again from the cache after it was fenced opens none, or its sender would believe in a session that is over. A node that was registered, or found registered by a new leader, has a whole timeout first; time in which we did
-not run ourselves counts against nobody. Must not decide what the end of a session means: the caller fences.
+answered again from the cache after it was fenced opens none, or its sender would believe in a session that is over. A node that was
+registered, or found registered by a new leader, has a whole timeout first; time in which we did not run ourselves counts against nobody.
+Must not decide what the end of a session means: the caller fences.
 Source: Kafka `BrokerHeartbeatManager`, KIP-631.
 """
 

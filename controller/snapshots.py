@@ -203,6 +203,11 @@ class Snapshotter:
                 except (ObjectStoreError, TimeoutError) as error:
                     _log.warning("snapshot_failed", error=str(error), records_since_last=records)
 
+    @property
+    def since(self) -> MetadataOffset:
+        """Where the newest snapshot ends."""
+        return self._since
+
     async def take(self) -> MetadataOffset:
         """One snapshot now. -> its offset."""
         copied, offset = await self._runtime.between(copy_image)

@@ -1,4 +1,4 @@
-"""`/startz`, `/livez` and `/readyz` over HTTP, for the probes of orchestrators and for `curl`.
+"""`/startz`, `/livez` and `/readyz` over HTTP, for the probes of orchestrators and for `curl`; `/metrics` comes from `deploy.metrics`.
 
 Invariants: 200 means yes, 503 means no and says why, one reason a line. A request has `REQUEST_TIMEOUT_S` and `REQUEST_BYTES_MAX`, and
 there are at most `CONNECTIONS_MAX`; what is beyond is closed, so that nobody slows a node down by asking. One answer per connection.
@@ -7,7 +7,7 @@ Must not know brokers or controllers: `controller.health.Health` says what there
 
 import asyncio
 from collections.abc import AsyncGenerator, Awaitable, Callable
-from contextlib import asynccontextmanager
+from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from typing import Final
 
 import structlog
@@ -112,20 +112,30 @@ def _encoded(answer: Answer, *, with_body: bool) -> bytes:
     return head.encode() + (body if with_body else b"")
 
 
-def serve_at(host: str, port: int) -> ServeHealth:
+MoreRoutes = Callable[[Health], AbstractAsyncContextManager[dict[str, Route]]]
+"""Routes of another part of the process, which lives as long as they are served."""
+
+
+@asynccontextmanager
+async def no_more_routes(_health: Health) -> AsyncGenerator[dict[str, Route], None]:
+    yield {}
+
+
+def serve_at(host: str, port: int, more: MoreRoutes = no_more_routes) -> ServeHealth:
     """For the process entries of brokers and controllers."""
 
     @asynccontextmanager
     async def serve(health: Health) -> AsyncGenerator[int, None]:
-        server = HttpServer(routes_of(health))
-        try:
-            bound = await server.start(host, port)
-        except OSError as error:
-            raise PortTaken(host, port, "--health-listener") from error
-        _log.info("health_served", host=host, port=bound)
-        try:
-            yield bound
-        finally:
-            await server.stop()
+        async with more(health) as routes:
+            server = HttpServer(routes_of(health) | routes)
+            try:
+                bound = await server.start(host, port)
+            except OSError as error:
+                raise PortTaken(host, port, "--health-listener") from error
+            _log.info("health_served", host=host, port=bound)
+            try:
+                yield bound
+            finally:
+                await server.stop()
 
     return serve

@@ -71,6 +71,7 @@ def _serve_health(process: "ProcessConfig") -> "ServeHealth":
     if not process.health_listener:
         return tell_nobody
     from deploy.health import serve_at
+    from deploy.metrics.node import metrics_of
 
     listener = parse_listeners("health_listener", [process.health_listener])[0]
-    return serve_at(listener.host, listener.port)
+    return serve_at(listener.host, listener.port, metrics_of)

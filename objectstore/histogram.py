@@ -6,6 +6,7 @@ by the cube root of two). Pure: no clock. Source: HdrHistogram's idea, cut down.
 
 from bisect import bisect_left
 from dataclasses import dataclass, field
+from itertools import accumulate
 from typing import Final
 
 BUCKET_BOUNDS_MS: Final = tuple(0.05 * 2 ** (index / 3) for index in range(64))
@@ -24,6 +25,11 @@ class Latencies:
     def count(self) -> int:
         """Number of observations."""
         return sum(self.counts)
+
+    def cumulative(self, first: int, step: int) -> list[tuple[float, int]]:
+        """(bound in ms, observations up to it) for every `step`-th bound from the one of index `first` on."""
+        passed, found = list(accumulate(self.counts)), range(first, len(BUCKET_BOUNDS_MS), step)
+        return [(BUCKET_BOUNDS_MS[index], passed[index]) for index in found]
 
     def quantile_ms(self, quantile: float) -> float:
         """Upper bound of the bucket in which this quantile (0..1) lies, never above the maximum; 0 if empty."""
@@ -49,7 +55,8 @@ class LatencyHistogram:
         """Count one observation."""
         self._counts[bisect_left(BUCKET_BOUNDS_MS, latency_ms)] += 1
         self._sum_ms += latency_ms
-        self._max_ms = max(self._max_ms, latency_ms)
+        if latency_ms > self._max_ms:  # noqa: PLR1730 - a call of max() would cost a third of all this
+            self._max_ms = latency_ms
 
     def freeze(self) -> Latencies:
         """A copy of what was observed so far."""

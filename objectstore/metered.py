@@ -56,18 +56,33 @@ class _Meter:
         return OperationStats(latencies.count, dict(self.errors), self.read_bytes, self.written_bytes, latencies)
 
 
-class MeteredStore:
-    """The store behind it, counted."""
+class StoreMeter:
+    """The counts of one store, or of several together. Made before the store, so that whoever publishes them needs no store."""
 
-    def __init__(self, store: ObjectStore, *, clock: Callable[[], float] = time.monotonic) -> None:
-        """`clock` counts in seconds."""
-        self._store = store
-        self._clock = clock
+    def __init__(self) -> None:
         self._meters: dict[str, _Meter] = {}
+
+    def of(self, operation: str) -> _Meter:
+        """Where calls of this operation are counted."""
+        return self._meters.setdefault(operation, _Meter())
 
     def snapshot(self) -> StoreStats:
         """What was counted so far."""
         return StoreStats({name: meter.freeze() for name, meter in sorted(self._meters.items())})
+
+
+class MeteredStore:
+    """The store behind it, counted."""
+
+    def __init__(self, store: ObjectStore, meter: StoreMeter | None = None, *, clock: Callable[[], float] = time.monotonic) -> None:
+        """`clock` counts in seconds."""
+        self._store = store
+        self._clock = clock
+        self._meter = meter or StoreMeter()
+
+    def snapshot(self) -> StoreStats:
+        """What was counted so far."""
+        return self._meter.snapshot()
 
     async def get(self, key: str) -> bytes:
         """See ObjectStore.get."""
@@ -142,7 +157,7 @@ class MeteredStore:
 
     @contextmanager
     def _measured(self, operation: str) -> Generator[_Meter]:
-        meter = self._meters.setdefault(operation, _Meter())
+        meter = self._meter.of(operation)
         started = self._clock()
         try:
             yield meter

@@ -21,6 +21,7 @@ from objectstore.config import DirectoryConfig, MemoryConfig, S3Config, StoreCon
 from objectstore.errors import InvalidKey, InvalidStoreUrl
 from objectstore.keys import check_key
 from objectstore.memory import MemoryStore
+from objectstore.metered import MeteredStore, StoreMeter
 from objectstore.ports import ObjectStore
 from objectstore.prefixed import PrefixedStore
 from objectstore.retry import RetryingStore, RetryPolicy
@@ -58,22 +59,28 @@ def parse_store_url(url: str) -> StoreConfig:
     return MemoryConfig()
 
 
-def open_store(store: StoreConfig | str, *, environ: Mapping[str, str] = os.environ) -> ObjectStore:
+def open_store(store: StoreConfig | str, *, environ: Mapping[str, str] = os.environ, meter: StoreMeter | None = None) -> ObjectStore:
     """Open the store of a URL or config; nothing is sent yet. S3 comes with retries, `memory:` is a new one every time.
 
-    Close it when done. Raises InvalidStoreUrl; a directory that cannot be made raises OSError.
+    meter: counts each request, retried ones again. Close the store when done. Raises InvalidStoreUrl; a directory that cannot be made
+    raises OSError.
     """
     config = parse_store_url(store) if isinstance(store, str) else store
     if isinstance(config, MemoryConfig):
-        return MemoryStore()
+        return _metered(MemoryStore(), meter)
     if isinstance(config, DirectoryConfig):
         from objectstore.directory import DirectoryStore
 
-        return DirectoryStore(config.directory)
+        return _metered(DirectoryStore(config.directory), meter)
     from objectstore.s3 import S3Store
 
-    s3 = RetryingStore(S3Store(_with_local_defaults(config, environ)), RetryPolicy(deadline_ms=config.deadline_ms))
-    return PrefixedStore(s3, config.prefix) if config.prefix else s3
+    s3 = _metered(S3Store(_with_local_defaults(config, environ)), meter)
+    retrying = RetryingStore(s3, RetryPolicy(deadline_ms=config.deadline_ms))
+    return PrefixedStore(retrying, config.prefix) if config.prefix else retrying
+
+
+def _metered(store: ObjectStore, meter: StoreMeter | None) -> ObjectStore:
+    return store if meter is None else MeteredStore(store, meter)
 
 
 def _parse_file(url: str, rest: str) -> DirectoryConfig:

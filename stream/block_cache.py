@@ -63,6 +63,9 @@ class LoadingCache(Generic[K, V]):
         self._kept: ByteLru[K, V] = ByteLru(bytes_max)
         self._flights: dict[K, asyncio.Future[V]] = {}
         self._loads: set[asyncio.Task[Sequence[tuple[V, int]]]] = set()
+        self.hit_count = 0
+        """Keys that were kept; those that were being read already count as missed."""
+        self.miss_count = 0
 
     @property
     def size_bytes(self) -> int:
@@ -94,6 +97,8 @@ class LoadingCache(Generic[K, V]):
                 flight = self._flights[key] = asyncio.get_running_loop().create_future()
                 claimed.append(key)
             flights[key] = flight
+        self.hit_count += len(found)
+        self.miss_count += len(flights)
         if claimed:
             self._start(claimed, load)
         for key, flight in flights.items():

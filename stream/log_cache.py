@@ -119,6 +119,12 @@ class LogCache:
     def active(self) -> CacheBlock | None:
         return self._active
 
+    @property
+    def oldest_uncommitted_at(self) -> float | None:
+        """When the oldest block that is not committed was begun; None: everything is. O(blocks)."""
+        waiting = next((block for block in self._blocks if not block.committed), self._active)
+        return None if waiting is None else waiting.opened_at
+
     def add(self, runs: Mapping[StreamId, Sequence[AppendEntry]], end_sequence: WalSequence, now: float) -> None:
         """Take in what one WAL slot made durable. Raises NotContiguous before anything of the offending stream is stored."""
         active = self._active

@@ -31,7 +31,7 @@ from stream.ports import OpenStream, StreamMetadata, WalIdentity
 from stream.reading import StreamReader
 from stream.stream import StreamHandle
 from stream.tracing import Tracing
-from stream.upload import Uploader
+from stream.upload import UploadCounts, Uploader
 from stream.wal.slots import SlotTable
 from stream.wal.wal import AppendDone, AppendGroup, DurableBulk, Wal
 
@@ -69,7 +69,8 @@ class Storage:
         self._wal = Wal(
             store, identity, config, now_ms=now_ms, rng=rng, on_durable=self._on_durable, on_failed=self._on_wal_failed, tracing=tracing
         )
-        self._objects = ObjectReader(store, BlockCache(config.block_cache_bytes_max))
+        self._blocks = BlockCache(config.block_cache_bytes_max)
+        self._objects = ObjectReader(store, self._blocks)
         self._reader = StreamReader(self._cache, metadata, self._objects, config)
         self._lane = CommitLane(metadata, config, rng, self._on_stream_fenced)
         self._uploader = Uploader(
@@ -84,13 +85,7 @@ class Storage:
             on_failed=self._fail,
         )
         self._closer = Closer(
-            config,
-            handles=self._handles,
-            slots=self._slots,
-            lane=self._lane,
-            uploader=self._uploader,
-            cut=self._cut,
-            forget=self._forget,
+            config, handles=self._handles, slots=self._slots, lane=self._lane, uploader=self._uploader, cut=self._cut, forget=self._forget
         )
         self._closings: set[asyncio.Task[ClosingTimes]] = set()
         self._held: deque[DurableBulk] = deque()
@@ -98,6 +93,9 @@ class Storage:
         self._acknowledging = asyncio.Event()
         self._acknowledging.set()
         self._room_waiters: list[asyncio.Future[None]] = []
+        self.cached_read_count = 0
+        self.missed_read_count = 0
+        """Reads of streams that the log cache could not answer."""
         self._age_timer: asyncio.TimerHandle | None = None
         self._failure: StreamError | None = None
         self._unacknowledged_max = config.wal_unacknowledged_bytes_max
@@ -124,6 +122,35 @@ class Storage:
     def uncommitted_bytes(self) -> int:
         """Acknowledged bytes (with overhead) that are in WAL objects only."""
         return self._cache.uncommitted_bytes
+
+    @property
+    def uncommitted_s(self) -> float:
+        """Age of the oldest acknowledged bytes that are in WAL objects only; 0: there are none."""
+        opened_at = self._cache.oldest_uncommitted_at
+        return 0.0 if opened_at is None else max(0.0, self._loop.time() - opened_at)
+
+    @property
+    def uncommitted_slot_count(self) -> int:
+        return self._slots.slot_count
+
+    @property
+    def cached_bytes(self) -> int:
+        """Of the log cache, with overhead."""
+        return self._cache.size_bytes
+
+    @property
+    def wal(self) -> Wal:
+        """For its figures; appends go through the storage."""
+        return self._wal
+
+    @property
+    def blocks(self) -> BlockCache:
+        """For its figures."""
+        return self._blocks
+
+    @property
+    def uploads(self) -> UploadCounts:
+        return self._uploader.counts
 
     @property
     def is_full(self) -> bool:
@@ -337,7 +364,12 @@ class Storage:
 
     def read_cached(self, stream_id: StreamId, offset: int, end_offset: int, max_bytes: int) -> list[Buffer] | None:
         """As `read`, from memory only and at once; None: some of it needs the store."""
-        return self._cache.read(stream_id, offset, end_offset, max_bytes)
+        found = self._cache.read(stream_id, offset, end_offset, max_bytes)
+        if found is None:
+            self.missed_read_count += 1
+        else:
+            self.cached_read_count += 1
+        return found
 
     async def read(self, stream_id: StreamId, offset: Offset, end_offset: Offset, max_bytes: int) -> list[Buffer]:
         """Whole batches from the one that holds `offset`, none that begins at `end_offset` or later: at least one, else up to max_bytes.

@@ -8,8 +8,9 @@ Source: AutoMQ `DefaultUploadWriteAheadLogTask`; traps 5, 9, 10, 11 and 38 of it
 """
 
 import asyncio
+from collections import Counter
 from collections.abc import Awaitable, Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import partial
 from random import Random
 from typing import Any, TypeVar
@@ -17,6 +18,7 @@ from typing import Any, TypeVar
 import structlog
 
 from objectstore.errors import ObjectStoreError
+from objectstore.histogram import LatencyHistogram
 from objectstore.ports import DELETE_BATCH_COUNT, ObjectStore
 from stream.clock import WallClock
 from stream.commits import CommitLane
@@ -34,6 +36,7 @@ _log = structlog.get_logger(__name__)
 T = TypeVar("T")
 
 _DELETE_TRIES_MAX = 5
+UPLOAD_STEPS = ("prepare", "put", "commit")
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,6 +91,16 @@ def _split(entries: list[AppendEntry], bytes_max: int) -> list[list[AppendEntry]
     return parts
 
 
+@dataclass(slots=True)
+class UploadCounts:
+    """They only grow. Latencies are of steps, with all their tries."""
+
+    latencies: dict[str, LatencyHistogram] = field(default_factory=lambda: {step: LatencyHistogram() for step in UPLOAD_STEPS})
+    failures: Counter[str] = field(default_factory=Counter[str])
+    written_bytes: int = 0
+    object_count: int = 0
+
+
 class Uploader:
     """The background pipeline: prepare -> PUT in parallel -> commit in order. One task per block, so a handful at most."""
 
@@ -120,6 +133,7 @@ class Uploader:
         self._last: asyncio.Task[bool] | None = None
         self._tasks: set[asyncio.Task[Any]] = set()
         self._graces: set[asyncio.TimerHandle] = set()
+        self.counts = UploadCounts()
 
     def submit(self, block: CacheBlock) -> None:
         """Begin the upload of a block that was just cut. Call in the order of the cuts."""
@@ -165,9 +179,12 @@ class Uploader:
         """Prepared objects expire, however long the controller is away: then the block is written anew, with other ids. Should the first
         commit have succeeded with its reply lost, the ranges of the second are skipped and its objects are destroyed."""
         reuse_s = self._config.prepared_reuse_ms / 1000
+        began = self._loop.time()
         while not await self._lane.send(partial(_commit_of, block, uploaded), until=prepared_at + reuse_s):
             _log.warning("prepared_objects_too_old", end_sequence=block.end_sequence, object_count=len(uploaded))
             uploaded, prepared_at = await self._upload(block)
+            began = self._loop.time()
+        self.counts.latencies["commit"].observe((self._loop.time() - began) * 1_000)
 
     async def _upload(self, block: CacheBlock) -> tuple[list[UploadedObject], float]:
         async with self._uploads:
@@ -184,19 +201,26 @@ class Uploader:
         async with self._puts:
             built = build_object(plan.role, self._identity, WalSequence(NO_SEQUENCE), self._now_ms(), plan.runs)
             await self._until_done("put", lambda: self._store.put(target.key, built.chunks))
+            self.counts.written_bytes += built.size_bytes
+            self.counts.object_count += 1
             return UploadedObject(target, plan.role, BuiltObject([], built.size_bytes, built.ranges, built.footer))
 
     async def _until_done(self, what: str, call: Callable[[], Awaitable[T]]) -> T:
         """Repeat an idempotent call until it succeeds; only WalFenced ends it."""
         backoff = Backoff(self._config, self._rng)
+        began = self._loop.time()
         while True:
             try:
                 async with asyncio.timeout(self._config.upload_attempt_ms / 1000):
-                    return await call()
+                    done = await call()
             except WalFenced:
                 raise
             except Exception as error:  # noqa: BLE001 - stores and controllers fail in many ways; giving up would lose acknowledged data
+                self.counts.failures[what] += 1
                 _log.warning("upload_step_failed", step=what, attempt_count=backoff.attempt_count + 1, error=repr(error))
+            else:
+                self.counts.latencies[what].observe((self._loop.time() - began) * 1_000)
+                return done
             await asyncio.sleep(backoff.next_s())
 
     def _delete_after_grace(self, keys: list[str], position: int) -> None:

@@ -9,7 +9,7 @@ Source: Kafka GroupCoordinator, GroupMetadataManager; KIP-447.
 """
 
 import asyncio
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TypeVar
 
@@ -346,6 +346,10 @@ class GroupCoordinator:
 
     def list_groups(self) -> list[GroupDescription]:
         return [_describe(group) for state in self._led.loaded() for group in state.groups.values()]
+
+    def states(self) -> Iterator[GroupState]:
+        """Of every group that is coordinated here."""
+        return (group.classic.state for loaded in self._led.loaded() for group in loaded.groups.values())
 
     def describe_group(self, group_id: str) -> GroupDescription | ErrorCode:
         """An unknown group is described as dead, without an error (DescribeGroups up to version 5)."""

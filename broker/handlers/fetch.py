@@ -268,13 +268,18 @@ class _FetchCall:
 
     def answer(self) -> Response:
         hints = LeaderHints(self._node, self._ctx)
+        error = 0
         for target in self._targets:
+            error = error or target.result.error_code
             if target.partition is not None:
                 target.partition.requests_count += 1
                 if target.result.records:
                     target.partition.bytes_out += sum(map(len, target.result.records))
+                    target.partition.records_out += _end_of(target.result.records) - target.wanted.fetch_offset
             if target.result.error_code == _NOT_LEADER and target.topic_name is not None:
                 target.result.current_leader = hints.current_leader(target.topic_name, target.wanted.partition)
+        if error:
+            self._ctx.meter.failed(self._ctx.api_key, error)
         return encode_fetch_response(
             self._ctx.correlation_id,
             self._ctx.api_version,

@@ -147,12 +147,20 @@ class _ProduceCall:
                 result.record_errors = outcome.record_errors
                 if outcome.partition is not None and outcome.partition.notice is not None:
                     leaving.append((outcome.partition, result))
+        self._count_error()
         endpoints = self._point_to_leaders([(partition.topic_name, result) for partition, result in leaving])
         ctx = self._ctx
         self._respond(encode_produce_response(ctx.correlation_id, ctx.api_version, self._results, node_endpoints=endpoints))
         for partition, _ in leaving:
             if partition.notice is not None:
                 partition.notice.told(partition)
+
+    def _count_error(self) -> None:
+        for _, results in self._results:
+            for result in results:
+                if result.error_code:
+                    self._ctx.meter.failed(self._ctx.api_key, result.error_code)
+                    return
 
     def _point_to_leaders(self, leaving: Sequence[tuple[str, ProducePartitionResult]]) -> Sequence[NodeEndpoint]:
         """KIP-951: who leads now, for the partitions that are not led here, or not much longer."""

@@ -130,6 +130,7 @@ class AppendGroup:
             log, entry, outcome = planned.partition.log, planned.entries[0], planned.outcome
             log.appended(planned.header, entry.base_offset, now_ms, planned.marker)
             planned.partition.bytes_in += planned.header.size_bytes
+            planned.partition.records_in += planned.header.record_count
             planned.partition.requests_count += 1
             outcome.base_offset = entry.base_offset
             outcome.end_offset = entry.end_offset

@@ -12,6 +12,7 @@ Source: AutoMQ `ElasticReplicaManager`, `PartitionSnapshotsManager`; KRaft `Brok
 """
 
 import asyncio
+from collections import Counter
 from collections.abc import Callable, Coroutine, Iterable, Iterator
 from functools import partial
 from typing import Final, TypeAlias
@@ -22,6 +23,7 @@ import structlog
 from broker.fetch.byte_limiter import ByteLimiter
 from broker.leaders import is_heir
 from broker.load_meter import AppendTimes
+from broker.partition.counts import OperationCounts, PlaceStates, Traffic
 from broker.partition.life import Held, Lifecycle, Steps
 from broker.partition.log import LogConfig
 from broker.partition.notice import Notice, NoticeConfig
@@ -105,6 +107,10 @@ class PartitionManager:
         self._notice_config = notice or NoticeConfig()
         self._notices: set[Notice] = set()
         self._report = report or _unreported
+        self.opens = OperationCounts()
+        self.closes = OperationCounts()
+        self._left = Traffic()
+        """Of partitions that are not served any more."""
         self._is_closing = False
         self._is_over = False
         self._forgotten = asyncio.Event()
@@ -174,6 +180,15 @@ class PartitionManager:
 
     def __len__(self) -> int:
         return len(self._served)
+
+    def traffic(self) -> Traffic:
+        """So far. O(partitions)."""
+        return self._left.with_partitions(self._served.values())
+
+    def states(self) -> PlaceStates:
+        """How many partitions are where. O(partitions)."""
+        found: Counter[str] = Counter(map(_state_of, self._places.values()))
+        return PlaceStates(**found)
 
     def add_leader_change_listener(self, listener: LeaderChangeListener) -> None:
         """(topic name, partition, opened). Called on the loop; must not block or raise. Hears of what is open already, too."""
@@ -374,7 +389,9 @@ class PartitionManager:
             if self._desired(place.key) is not record:
                 self._reconcile([place.key])
 
+        began = asyncio.get_running_loop().time()
         await self._life.open([(record, place.held) for place, record in batch], done)
+        self.opens.latencies.observe((asyncio.get_running_loop().time() - began) * 1_000)
         self._report_moves(
             (place.held.record, place.held.steps) for place, _ in batch if place.held is not None and place.held.partition is not None
         )
@@ -387,6 +404,7 @@ class PartitionManager:
         partition.topic_name = topic.name
         partition.log.rules = TopicRules.from_configs(self._image().configs.topic(topic.name))
         place.attempts_count = 0
+        self.opens.partitions += 1
         self._served[topic.name, partition.index] = partition
         self._answer(place)
         for listener in self._listeners:
@@ -397,11 +415,13 @@ class PartitionManager:
         if partition is None or self._served.get((partition.topic_name, partition.index)) is not partition:
             return
         del self._served[partition.topic_name, partition.index]
+        self._left = self._left.with_partitions((partition,))
         partition.refuse_records()
         for listener in self._listeners:
             listener(partition.topic_name, partition.index, False)
 
     async def _close(self, places: list[_Place]) -> None:
+        began = asyncio.get_running_loop().time()
         closed = [place.held for place in places if place.held is not None]
         try:
             steps = await self._life.close(closed)
@@ -414,6 +434,8 @@ class PartitionManager:
             place.held = place.notice = None
             place.attempts_count = 0
             place.busy = False
+        self.closes.partitions += len(closed)
+        self.closes.latencies.observe((asyncio.get_running_loop().time() - began) * 1_000)
         self._reconcile([place.key for place in places])
         self._forgotten.set()
 
@@ -433,6 +455,8 @@ class PartitionManager:
     def _retry(self, place: _Place, error: Exception | None) -> None:
         """Look at the partition again after a pause, together with others that failed as often. Forever, while the image wants it."""
         place.attempts_count += 1
+        is_open = place.held is not None and place.held.partition is not None
+        (self.closes if is_open else self.opens).failures += 1
         delay_s = min(_RETRY_MAX_S, _RETRY_FIRST_S * 2 ** min(place.attempts_count - 1, 10))
         _log.warning(
             "partition_operation_failed", topic_id=str(place.key.topic_id), partition=place.key.partition, attempts=place.attempts_count,
@@ -479,6 +503,16 @@ class PartitionManager:
             is_turn_of_all = look % _CHECKPOINT_LOOKS_COUNT == 0
             served = self._served.values()
             await self._life.checkpoint([p for p in served if p.log.is_dirty] if is_turn_of_all else self._life.due_checkpoints(served))
+
+
+def _state_of(place: _Place) -> str:
+    """A field of `PlaceStates`."""
+    is_open = place.held is not None and place.held.partition is not None
+    if place.busy:
+        return "closing" if is_open else "opening"
+    if is_open:
+        return "serving"
+    return "failing" if place.attempts_count else "awaited"
 
 
 def _unreported(_: list[MoveTiming]) -> None:

@@ -31,9 +31,11 @@ class PartitionStopped(Exception):
 
 
 class Partition:
-    __slots__ = ("_fetch_waits", "_high_watermark", "_last_stable_offset", "_storage", "_waiting", "accepts_records", "bytes_in",
-                 "bytes_out", "index", "leader_epoch", "log", "notice", "record", "requests_count", "stop_error", "topic_id",
-                 "topic_name")  # fmt: skip
+    __slots__ = (
+        "_fetch_waits", "_high_watermark", "_last_stable_offset", "_storage", "_waiting", "accepts_records", "bytes_in", "bytes_out",
+        "index", "leader_epoch", "log", "notice", "record", "records_in", "records_out", "requests_count", "stop_error", "topic_id",
+        "topic_name",
+    )  # fmt: skip
 
     def __init__(self, record: PartitionRecord, topic_name: str, log: PartitionLog, storage: Storage) -> None:
         self.record = record
@@ -51,6 +53,9 @@ class Partition:
         self.bytes_out = 0
         """Of batches in answers to fetches."""
         self.requests_count = 0
+        self.records_in = 0
+        self.records_out = 0
+        """Offsets from where a fetch asked to the end of what it got."""
         self._storage = storage
         self._high_watermark = log.data.confirmed_offset
         self._last_stable_offset = log.transactions.last_stable(self._high_watermark)

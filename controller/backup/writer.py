@@ -43,6 +43,8 @@ class Backup:
         self._now = asyncio.get_running_loop().time
         self._opened = False
         self._offset = MetadataOffset(0)
+        self._covered_at = self._now()
+        """Everything that was committed at this time is in the store."""
         self._wanted = MetadataOffset(0)
         self._wake = asyncio.Event()
         self._waiters: list[tuple[MetadataOffset, asyncio.Future[None]]] = []
@@ -54,6 +56,11 @@ class Backup:
     def offset(self) -> MetadataOffset:
         """Everything below it is in the store, for ever. 0 until that is known."""
         return self._offset
+
+    @property
+    def behind_s(self) -> float:
+        """Age, at the most, of the oldest committed record that only the quorum has; 0: there is none."""
+        return 0.0 if self._offset >= self._quorum.committed_offset else max(0.0, self._now() - self._covered_at)
 
     async def open(self) -> None:
         """Find out where the backup ends.
@@ -114,7 +121,9 @@ class Backup:
 
     async def _due(self) -> None:
         """Something is committed that the store lacks, and it is time: an interval has passed, or somebody waits."""
-        await self._quorum.wait_committed(self._offset)
+        if self._offset >= self._quorum.committed_offset:
+            await self._quorum.wait_committed(self._offset)
+            self._covered_at = self._now()
         with suppress(TimeoutError):
             async with asyncio.timeout(self._config.backup_interval_ms / 1_000):
                 while self._wanted <= self._offset:
@@ -123,7 +132,7 @@ class Backup:
 
     async def _append(self) -> None:
         """Objects until nothing is left that was committed when this began."""
-        target = self._quorum.committed_offset
+        began, target = self._now(), self._quorum.committed_offset
         while self._offset < target:
             committed = self._quorum.read(self._offset, self._config.backup_bytes_max)
             end = committed.end_offset
@@ -136,6 +145,7 @@ class Backup:
             await self._quorum.confirm(self._epoch)
             self.object_count += 1
             self._advance(end)
+        self._covered_at = began
 
     async def _take_over(self) -> MetadataOffset:
         """Something lies where we wanted to write. -> its end, if it holds the records that we hold. Raises BackupFenced."""

@@ -56,6 +56,11 @@ class Balancer:
         alive = self._sessions.alive()
         return alive.difference(self._slow.excluded(alive)) if self._config.auto_balance else alive
 
+    @property
+    def excluded_count(self) -> int:
+        """As it was logged last: nobody is without auto mode."""
+        return len(self._told)
+
     async def report(self, request: lm.ReportLoad, timeout_s: float | None, size_bytes: int, request_id: str) -> m.Reply[Any]:
         """No metadata: beside the writer. One of an earlier start of the broker is not taken."""
         del timeout_s, size_bytes, request_id

@@ -80,6 +80,7 @@ class ManifestPublisher:
         self._retired: dict[int, float] = {}
         self._behind_since_ms: Millis | None = Millis(0)
         self._drawn_behind_ms: Millis | None = Millis(0)
+        self._began_ms = now_ms()
         runtime.observe(self._note)
 
     async def run(self) -> None:
@@ -102,6 +103,12 @@ class ManifestPublisher:
     async def keep_from(self, _now_ms: Millis) -> Millis | None:
         """For the janitor: what was destroyed at this time or later the newest version in the store may still name."""
         return self._behind_since_ms
+
+    @property
+    def behind_s(self) -> float:
+        """Age of the oldest change that no version in the store shows; 0: there is none."""
+        since_ms = self._behind_since_ms
+        return 0.0 if since_ms is None else max(0, self._now_ms() - max(since_ms, self._began_ms)) / 1_000
 
     async def publish(self) -> bool:
         """One version now, if anything changed. -> whether one was written. Raises Superseded, ObjectStoreError, what `between` raises."""

@@ -132,6 +132,7 @@ class MetadataImage:
         """Raises InvariantBroken. O(everything): for tests and the simulator."""
         invariants.check(self.topics, self.nodes, self.streams, self.objects)
         invariants.check_counters(self.streams, self.next_stream_id, self.objects, self.next_object_id)
+        invariants.check_object_counts(self.objects)
         invariants.check_epochs(self.nodes, self.next_node_epoch)
 
     def _cluster(self, record: ClusterRecord) -> None:

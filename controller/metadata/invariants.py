@@ -8,6 +8,7 @@ from controller.metadata.objects import ObjectPhase, ObjectsImage
 from controller.metadata.streams import StreamsImage, StreamState
 from controller.metadata.topics import NO_LEADER, PartitionKey, PartitionState, TopicsImage, leader_of
 from stream.ids import NodeEpoch, ObjectId, StreamId
+from stream.ports import ObjectRole
 
 
 def check(topics: TopicsImage, nodes: NodesImage, streams: StreamsImage, objects: ObjectsImage) -> None:
@@ -106,6 +107,16 @@ def check_counters(streams: StreamsImage, next_stream_id: StreamId, objects: Obj
         raise broken("a stream id would be given out twice")
     if any(state.object_id >= next_object_id for state in objects):
         raise broken("an object id would be given out twice")
+
+
+def check_object_counts(objects: ObjectsImage) -> None:
+    """What metrics show is what is there."""
+    committed = [state for state in objects if state.phase == ObjectPhase.COMMITTED]
+    roles = Counter(state.role for state in committed)
+    if any(roles[role] != objects.committed_count(role) for role in ObjectRole):
+        raise broken("the count of committed objects is wrong")
+    if objects.committed_bytes != sum(state.size_bytes for state in committed) or objects.count(ObjectPhase.COMMITTED) != len(committed):
+        raise broken("the bytes of committed objects do not add up")
 
 
 def check_epochs(nodes: NodesImage, next_node_epoch: NodeEpoch) -> None:

@@ -4,6 +4,7 @@ Invariant: `refs` is the number of log entries (of all streams) that name the ob
 refers to is in `unreferenced` until it is destroyed. Only `MetadataImage.apply` changes it. Source: AutoMQ `S3ObjectControlManager`.
 """
 
+from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from enum import IntEnum
@@ -13,7 +14,7 @@ import msgspec
 from controller.metadata.errors import broken
 from controller.metadata.records import ObjectCommitted, ObjectDestroyed, ObjectPrepared, ObjectRemoved
 from stream.ids import Millis, NodeEpoch, NodeId, ObjectId, WalSequence
-from stream.ports import WalIdentity
+from stream.ports import ObjectRole, WalIdentity
 
 _NO_SLOT = WalSequence(-1)
 
@@ -52,6 +53,10 @@ class ObjectsImage:
     _prepared: set[ObjectId] = field(default_factory=set[ObjectId])
     _unreferenced: set[ObjectId] = field(default_factory=set[ObjectId])
     _destroyed: set[ObjectId] = field(default_factory=set[ObjectId])
+    _committed: Counter[int] = field(default_factory=Counter[int])
+    """Committed objects by their role."""
+    committed_bytes: int = 0
+    """Of committed objects."""
 
     def __iter__(self) -> Iterator[ObjectState]:
         return iter(self._objects.values())
@@ -66,6 +71,13 @@ class ObjectsImage:
         """The WAL object registered under this key, whatever its phase."""
         object_id = self._in_place.get(key)
         return None if object_id is None else self._objects[object_id]
+
+    def count(self, phase: ObjectPhase) -> int:
+        counts = {ObjectPhase.PREPARED: len(self._prepared), ObjectPhase.DESTROYED: len(self._destroyed)}
+        return counts.get(phase, len(self._objects) - sum(counts.values()))
+
+    def committed_count(self, role: ObjectRole) -> int:
+        return self._committed[role]
 
     def prepared(self) -> Iterator[ObjectState]:
         return (self._objects[object_id] for object_id in self._prepared)
@@ -94,6 +106,8 @@ class ObjectsImage:
             self._objects[record.object_id] = state
             self._prepared.discard(record.object_id)
             self._unreferenced.add(record.object_id)
+            self._committed[record.role] += 1
+            self.committed_bytes += record.size_bytes
         if record.wal_sequence >= 0:
             state.wal = WalIdentity(NodeId(record.wal_node_id), NodeEpoch(record.wal_node_epoch))
             state.wal_sequence = record.wal_sequence
@@ -116,6 +130,9 @@ class ObjectsImage:
         state = self._objects.get(record.object_id)
         if state is None or state.refs or state.phase == ObjectPhase.DESTROYED:
             raise broken(f"object {record.object_id} can not be destroyed: {state}")
+        if state.phase == ObjectPhase.COMMITTED:
+            self._committed[state.role] -= 1
+            self.committed_bytes -= state.size_bytes
         state.phase = ObjectPhase.DESTROYED
         state.since_ms = record.destroyed_ms
         self._prepared.discard(record.object_id)

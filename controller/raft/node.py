@@ -16,6 +16,7 @@ from controller.journal import Journal, Recovered
 from controller.raft.core import CoreConfig, RaftCore
 from controller.raft.log import RaftLog
 from controller.raft.messages import Base, Message, Write
+from objectstore.histogram import LatencyHistogram
 
 _T = TypeVar("_T")
 
@@ -44,6 +45,8 @@ class RaftNode:
         self._timer_at_ms = 0
         self._writing: asyncio.Future[None] | None = None
         self._writing_since_s = 0.0
+        self.writes = LatencyHistogram()
+        """Frames of the journal until they were durable."""
         self.failed: asyncio.Future[None] = self._loop.create_future()
         """Done when the node is over: with a result after `close`, with the exception that ended it otherwise."""
 
@@ -128,7 +131,9 @@ class RaftNode:
         if error is not None:
             self._fail(error)
         elif not self.failed.done():
-            self.core.persisted(max(1, int((self._loop.time() - self._writing_since_s) * 1e6)))
+            took_s = self._loop.time() - self._writing_since_s
+            self.writes.observe(took_s * 1_000)
+            self.core.persisted(max(1, int(took_s * 1e6)))
             self.pump()
 
     def _fail(self, error: BaseException) -> None:

@@ -69,6 +69,8 @@ class MetadataFollower:
         self._now = now or asyncio.get_running_loop().time
         self._rng = rng or random.Random()  # noqa: S311 - jitter, not a secret
         self._image = MetadataImage()
+        self._committed = MetadataOffset(0)
+        self._heard_at = self._now()
         self._loading: MetadataImage | None = None
         """What has come of a snapshot so far."""
         self._lease = Lease()
@@ -95,6 +97,16 @@ class MetadataFollower:
     @property
     def offset(self) -> MetadataOffset:
         return self._image.end_offset
+
+    @property
+    def behind_count(self) -> int:
+        """Records that the controller had committed, as it said last, and that are not here yet."""
+        return max(0, self._committed - self._image.end_offset)
+
+    @property
+    def silent_s(self) -> float:
+        """Since something was last heard; it says something with every heartbeat."""
+        return max(0.0, self._now() - self._heard_at)
 
     @property
     def fenced(self) -> bool:
@@ -247,6 +259,7 @@ class MetadataFollower:
 
     def _take(self, batch: m.MetadataBatch, address: str) -> None:
         self._client.learn(batch.controllers)
+        self._committed, self._heard_at = batch.end_offset, self._now()
         if batch.session_timeout_ms:
             self._lease.told(batch.session_timeout_ms, batch.session_grace_ms)
         if batch.reset:

@@ -32,7 +32,8 @@ class ProcessConfig:
     """The least important lines that are logged."""
 
     health_listener: Annotated[str, Setting("health.listener", Kind.TEXT)] = ""
-    """host:port at which /startz, /livez and /readyz are answered over HTTP, for the probes of orchestrators. Empty: nowhere."""
+    """host:port at which /startz, /livez, /readyz (for the probes of orchestrators) and /metrics (Prometheus) are answered over HTTP.
+    Empty: nowhere."""
 
     traces_otlp_endpoint: Annotated[str, Setting("traces.otlp.endpoint", Kind.TEXT)] = ""
     """http://HOST:PORT of an OpenTelemetry collector (OTLP over HTTP) that gets traces. Empty: none are made. Needs `penstock[traces]`."""

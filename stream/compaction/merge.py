@@ -47,6 +47,18 @@ class RoundReport:
     size_bytes: int
 
 
+@dataclass(slots=True)
+class MergeCounts:
+    """They only grow, but for `settled_at`: of the loop's clock, when a look last found nothing to merge (at first: when it began)."""
+
+    settled_at: float
+    rounds: int = 0
+    failures: int = 0
+    sources: int = 0
+    objects: int = 0
+    written_bytes: int = 0
+
+
 class Merger:
     """owned: the streams open here now; asked again and again. writer: who this is, for the headers of objects."""
 
@@ -70,6 +82,7 @@ class Merger:
         self._config = config or CompactionConfig()
         self._settled: dict[StreamId, Offset] = {}
         self._set_aside: set[StreamId] = set()
+        self.counts = MergeCounts(asyncio.get_running_loop().time())
 
     async def run(self) -> None:
         """Rounds until there is nothing to do, then a pause, for ever. Cancel it to stop; ends by itself when this node is fenced."""
@@ -81,6 +94,7 @@ class Merger:
                 _log.warning("compaction_ended", reason=str(error))
                 return
             except Exception as error:  # noqa: BLE001 - stores and controllers fail in many ways; nothing is lost, the next round plans afresh
+                self.counts.failures += 1
                 _log.warning("compaction_round_failed", error=repr(error))
             await asyncio.sleep(0 if merged else self._config.interval_ms / 1000)
 
@@ -88,6 +102,7 @@ class Merger:
         """One exchange; None if nothing is worth one. Raises what store and metadata raise; damaged sources are set aside."""
         outputs = plan_round(await self._find(), self._config)
         if not outputs:
+            self.counts.settled_at = asyncio.get_running_loop().time()
             return None
         try:
             entries = await read_entries(self._reader, [merge for output in outputs for merge in output.merges])
@@ -99,6 +114,10 @@ class Merger:
         await self._metadata.commit(CommitObjects(objects=tuple(objects), replaced=replaced_by(outputs)))
         merges = [merge for output in outputs for merge in output.merges]
         report = RoundReport(len(merges), sum(len(merge.sources) for merge in merges), len(objects), sum(new.size_bytes for new in objects))
+        self.counts.rounds += 1
+        self.counts.sources += report.source_count
+        self.counts.objects += report.object_count
+        self.counts.written_bytes += report.size_bytes
         _log.info("ranges_merged", streams=report.stream_count, sources=report.source_count, size_bytes=report.size_bytes)
         return report
 

@@ -69,6 +69,12 @@ class WalCore(Generic[G]):
         return self._in_flight_count
 
     @property
+    def oldest_opened_at(self) -> float | None:
+        """When the oldest bulk that is not acknowledged got its first group; None: everything is."""
+        oldest = self._started[0] if self._started else self._sealed[0] if self._sealed else self._open
+        return None if oldest is None else oldest.opened_at
+
+    @property
     def failed(self) -> bool:
         return self._failed
 

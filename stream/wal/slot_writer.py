@@ -7,11 +7,13 @@ Source: DESIGN.md 5; AutoMQ's hedged WAL PUT.
 """
 
 import asyncio
+from dataclasses import dataclass, field
 from random import Random
 
 import structlog
 
 from objectstore.errors import ObjectStoreError, PreconditionFailed
+from objectstore.histogram import LatencyHistogram
 from objectstore.ports import ObjectStore
 from stream.config import StreamConfig
 from stream.errors import ObjectCorrupt, WalFailed, WalFenced
@@ -30,6 +32,16 @@ _HEDGES_SAVED_MAX = 3.0
 """Second PUTs that a quiet time may save up."""
 
 
+@dataclass(slots=True)
+class PutCounts:
+    """They only grow. latencies: of slots, from the first try to certainty."""
+
+    latencies: LatencyHistogram = field(default_factory=LatencyHistogram)
+    written_bytes: int = 0
+    hedge_count: int = 0
+    retry_count: int = 0
+
+
 class SlotWriter:
     """Knows how long PUTs take at present; one per WAL.
 
@@ -45,6 +57,7 @@ class SlotWriter:
         self._unit_s = _FIRST_GUESS_S
         self._hedges_left = _HEDGES_SAVED_MAX
         self._tries: set[asyncio.Task[None]] = set()
+        self.counts = PutCounts()
 
     async def write(self, key: str, sequence: WalSequence, built: BuiltObject) -> None:
         """Return when the slot is ours. Raises WalFenced, or WalFailed when nothing was certain until the deadline."""
@@ -59,10 +72,14 @@ class SlotWriter:
                 pause_s = backoff.next_s()
                 if self._clock() + pause_s > deadline:
                     raise WalFailed(sequence, f"{backoff.attempt_count} tries, the last: {error!r}") from error
+                self.counts.retry_count += 1
                 _log.warning("wal_put_failed", sequence=sequence, attempt_count=backoff.attempt_count, error=repr(error))
                 await asyncio.sleep(pause_s)
             else:
-                self._unit_s += ((self._clock() - begun) / _units(built) - self._unit_s) * _DURATION_WEIGHT
+                took_s = self._clock() - begun
+                self.counts.latencies.observe(took_s * 1_000)
+                self.counts.written_bytes += built.size_bytes
+                self._unit_s += (took_s / _units(built) - self._unit_s) * _DURATION_WEIGHT
                 self._hedges_left = min(_HEDGES_SAVED_MAX, self._hedges_left + self._config.wal_hedge_percent / 100)
                 return
 
@@ -82,6 +99,7 @@ class SlotWriter:
             done, _ = await asyncio.wait(running, timeout=patience_s)
             if not done and self._hedges_left >= 1:
                 self._hedges_left -= 1
+                self.counts.hedge_count += 1
                 running.add(self._begin(key, sequence, built))
             while running:
                 done, running = await asyncio.wait(running, return_when=asyncio.FIRST_COMPLETED)

@@ -23,7 +23,7 @@ from stream.log_cache import AppendEntry
 from stream.ports import ObjectRole, StreamRange, WalIdentity
 from stream.tracing import BulkTrace, Tracing
 from stream.wal.core import Bulk, WalCore
-from stream.wal.slot_writer import SlotWriter
+from stream.wal.slot_writer import PutCounts, SlotWriter
 
 _log = structlog.get_logger(__name__)
 
@@ -84,6 +84,16 @@ class Wal:
     @property
     def in_flight_count(self) -> int:
         return self._core.in_flight_count
+
+    @property
+    def puts(self) -> PutCounts:
+        return self._slots.counts
+
+    @property
+    def unacknowledged_s(self) -> float:
+        """Age of the oldest group that is not acknowledged; 0: there is none."""
+        opened_at = self._core.oldest_opened_at
+        return 0.0 if opened_at is None else max(0.0, self._clock() - opened_at)
 
     @property
     def end(self) -> WalSequence:

@@ -242,6 +242,21 @@ def test_monitoring_finds_every_node_once() -> None:
     assert [json.loads(text)["title"] for it in dashboards for text in it["data"].values()]
 
 
+def test_alerts_link_to_where_their_runbooks_are() -> None:
+    base = "https://git.example.com/penstock/blob/main/"
+    for values, begin in ((EVERYTHING, "docs/"), (EVERYTHING | {"monitoring.prometheusRule.runbookBase": base}, f"{base}docs/")):
+        alerts = [
+            rule
+            for it in of_kind(render(values), "PrometheusRule")
+            for group in it["spec"]["groups"]
+            for rule in group["rules"]
+            if "alert" in rule
+        ]
+        assert alerts
+        for alert in alerts:
+            assert alert["annotations"]["runbook_url"].startswith(f"{begin}operations.md#"), alert["alert"]
+
+
 def test_no_name_of_a_release_is_lost() -> None:
     objects = render({**BUCKET, "fullnameOverride": "kafka"})
     assert {re.split("-", it["metadata"]["name"])[0] for it in objects if it["kind"] != "ClusterRole"} == {"kafka"}

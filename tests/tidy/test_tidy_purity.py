@@ -93,6 +93,7 @@ CORES = (
     "broker/departed.py",
     "broker/load_meter.py",
     "broker/log_limit.py",
+    "broker/request_meter.py",
     "broker/wire/primitives.py",
     "broker/wire/framing.py",
     "broker/wire/produce.py",

@@ -1,0 +1,20 @@
+"""The route `/metrics` of a process, by what its health knows."""
+
+from contextlib import AbstractAsyncContextManager
+
+from controller.health import ControllerHealth, Health
+from deploy.health import Route
+from deploy.metrics.exposition import Exposition
+
+
+def metrics_of(health: Health) -> AbstractAsyncContextManager[dict[str, Route]]:
+    """For `deploy.health.serve_at`. A process imports the reader of its own role only."""
+    if isinstance(health, ControllerHealth):
+        from deploy.metrics.controller import ControllerReader
+
+        return Exposition("controller", ControllerReader(health)).serve()
+    from broker.health import BrokerHealth
+    from deploy.metrics.broker import BrokerReader
+
+    assert isinstance(health, BrokerHealth), health
+    return Exposition("broker", BrokerReader(health)).serve()

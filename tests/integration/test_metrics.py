@@ -1,0 +1,170 @@
+"""Real processes tell Prometheus what they do: every node's text parses, counters follow the clients, a killed broker shows as fenced, and
+whatever dashboards and rules name is there with its labels.
+"""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+import pytest
+from confluent_kafka import Consumer, KafkaError, Message, Producer
+from confluent_kafka.admin import AdminClient, NewTopic
+from prometheus_client.metrics_core import Metric
+from support.metered_cluster import MeteredCluster, Samples, value
+from support.promql import TARGET_LABELS, queries, rules
+
+from deploy.metrics import table
+
+RECORDS = 300
+VALUE = bytes(1_000)
+BROKERS = ("broker 0", "broker 1")
+CONTROLLERS = ("controller 0", "controller 1", "controller 2")
+
+
+@dataclass
+class Story:
+    """What the nodes told before the clients came, after that, and after broker 1 was killed."""
+
+    before: dict[str, Samples]
+    after: dict[str, Samples]
+    end: dict[str, Samples]
+    families: dict[str, list[Metric]]
+    killed_leads: int
+
+
+@pytest.fixture(scope="module")
+def story(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Story]:
+    with MeteredCluster(tmp_path_factory.mktemp("metered"), brokers=len(BROKERS), controllers=len(CONTROLLERS)) as cluster:
+        before = {name: cluster.scrape(name) for name in cluster.ports}
+        use(cluster.bootstrap)
+        after = {name: cluster.scrape(name) for name in cluster.ports}
+        cluster.kill(BROKERS[1])
+
+        def is_over() -> bool:
+            told = [cluster.scrape(name) for name in CONTROLLERS]
+            fenced = all(value(it, "penstock_cluster_broker_fenced", {"broker": "1"}) for it in told)
+            return fenced and not any(value(it, "penstock_cluster_leaderless_partitions") for it in told)
+
+        cluster.until(is_over, "all controllers know of the fenced broker, and of new leaders")
+        living = [name for name in cluster.ports if name != BROKERS[1]]
+        yield Story(
+            before, after, {name: cluster.scrape(name) for name in living}, {name: cluster.families(name) for name in living},
+            int(value(after[BROKERS[1]], "penstock_broker_partitions", {"state": "serving"})),
+        )  # fmt: skip
+
+
+def use(bootstrap: str) -> None:
+    """Produce to four partitions, and consume all of it as a group."""
+    admin = AdminClient({"bootstrap.servers": bootstrap})
+    admin.create_topics([NewTopic("orders", 4, 1)])["orders"].result(30)
+    failed: list[KafkaError] = []
+
+    def delivered(error: KafkaError | None, _: Message) -> None:
+        if error is not None:
+            failed.append(error)
+
+    producer = Producer({"bootstrap.servers": bootstrap, "linger.ms": 5})
+    for number in range(RECORDS):
+        producer.produce("orders", VALUE, partition=number % 4, on_delivery=delivered)
+    assert producer.flush(30) == 0
+    assert not failed
+    consumer = Consumer({"bootstrap.servers": bootstrap, "group.id": "readers", "auto.offset.reset": "earliest"})
+    consumer.subscribe(["orders"])
+    seen = 0
+    while seen < RECORDS:
+        messages = consumer.consume(RECORDS, 30)
+        assert messages, f"{seen} of {RECORDS}"
+        assert all(message.error() is None for message in messages)
+        seen += len(messages)
+    consumer.close()
+
+
+def grown(story: Story, metric: str, **labels: str) -> float:
+    return sum(value(story.after[name], metric, labels) - value(story.before[name], metric, labels) for name in story.after)
+
+
+def test_every_node_tells_the_metrics_of_its_role_and_no_others(story: Story) -> None:
+    for name, families in story.families.items():
+        role = "broker" if name.startswith("broker") else "controller"
+        known = {metric.name.removesuffix("_total"): metric for metric in table.of_role(role)}
+        told = {family.name: family for family in families if not family.name.startswith("process_")}
+        assert set(told) == set(known), name
+        for family in told.values():
+            metric = known[family.name]
+            assert family.type == metric.kind
+            assert family.documentation == metric.text
+            for sample in family.samples:
+                assert set(sample.labels) - {"le"} == set(metric.labels), sample
+            assert family.samples or metric.labels, f"{family.name} has no value"
+
+
+def test_counters_follow_the_clients(story: Story) -> None:
+    assert grown(story, "penstock_broker_produced_records_total") >= RECORDS
+    assert grown(story, "penstock_broker_produced_bytes_total") >= RECORDS * len(VALUE)
+    assert grown(story, "penstock_broker_fetched_records_total") >= RECORDS
+    assert grown(story, "penstock_broker_fetched_bytes_total") >= RECORDS * len(VALUE)
+    assert grown(story, "penstock_broker_received_bytes_total") > RECORDS * len(VALUE)
+    assert grown(story, "penstock_broker_sent_bytes_total") > RECORDS * len(VALUE)
+    assert grown(story, "penstock_wal_written_bytes_total") > RECORDS * len(VALUE)
+    produces = grown(story, "penstock_broker_requests_total", api="Produce")
+    assert produces >= 4
+    assert grown(story, "penstock_broker_request_seconds_count", api="Produce") == produces
+    assert grown(story, "penstock_broker_request_seconds_sum", api="Produce") > 0
+    slots = grown(story, "penstock_wal_put_seconds_count")
+    assert slots >= 1
+    assert grown(story, "penstock_store_requests_total", operation="put_if_absent", outcome="ok") >= slots
+    assert grown(story, "penstock_broker_partitions_opened_total") >= 4
+    assert sum(value(story.after[name], "penstock_broker_groups") for name in BROKERS) == 1
+    assert grown(story, "penstock_broker_request_errors_total", api="JoinGroup", error="MEMBER_ID_REQUIRED") >= 1
+    assert grown(story, "penstock_controller_requests_total") > 0
+    assert grown(story, "penstock_controller_fsync_seconds_count") > 0
+
+
+def test_histograms_hold_together(story: Story) -> None:
+    for samples in story.end.values():
+        for (name, labels), count in samples.items():
+            if name.endswith("_count"):
+                buckets = {
+                    dict(has)["le"]: found
+                    for (bucket, has), found in samples.items()
+                    if bucket == name.removesuffix("_count") + "_bucket" and labels <= has
+                }
+                ordered = [buckets[bound] for bound in sorted(buckets, key=float)]
+                assert ordered == sorted(ordered)
+                assert buckets["+Inf"] == count
+
+
+def test_controllers_agree_on_the_cluster_and_one_leads(story: Story) -> None:
+    assert sum(value(story.after[name], "penstock_controller_leader") for name in CONTROLLERS) == 1
+    for name in CONTROLLERS:
+        assert value(story.after[name], "penstock_controller_leader_known") == 1
+        assert value(story.before[name], "penstock_cluster_brokers", {"state": "alive"}) == len(BROKERS)
+    assert sum(value(story.after[name], "penstock_controller_sessions") for name in CONTROLLERS) == len(BROKERS)
+
+
+def test_a_killed_broker_is_fenced_on_every_controller_and_its_partitions_are_served(story: Story) -> None:
+    assert story.killed_leads > 0
+    for name in CONTROLLERS:
+        assert value(story.end[name], "penstock_cluster_brokers", {"state": "fenced"}) == 1
+        assert value(story.end[name], "penstock_cluster_broker_fenced", {"broker": "0"}) == 0
+    assert value(story.end[BROKERS[0]], "penstock_broker_session") == 1
+    partitions = max(value(story.end[name], "penstock_cluster_partitions") for name in CONTROLLERS)
+    assert partitions > story.killed_leads
+
+
+def test_what_dashboards_and_rules_name_is_told_with_its_labels(story: Story) -> None:
+    told: dict[str, set[str]] = {}
+    for samples in story.end.values():
+        for name, labels in samples:
+            told.setdefault(name, set()).update(label for label, _ in labels)
+    recorded = {rule["record"] for rule in rules() if "record" in rule}
+    seen = 0
+    for query in queries():
+        has: set[str] = set(TARGET_LABELS)
+        for name, matched in query.selectors():
+            assert name in told or name == "up" or name in recorded, f"{query.where}: nobody tells {name}"
+            labels = told.get(name, set()) | TARGET_LABELS
+            assert matched <= labels, f"{query.where}: {name} has no {matched - labels}"
+            has |= labels
+            seen += 1
+        assert query.grouped() <= has, f"{query.where}: nothing has {query.grouped() - has}"
+    assert seen > 100

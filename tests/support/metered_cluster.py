@@ -1,0 +1,94 @@
+"""A cluster as `penstock dev` plans it, over files, each node a process that answers `/metrics` on a port known before.
+
+with MeteredCluster(tmp_path, brokers=2, controllers=3) as cluster: cluster.scrape("broker 0")["penstock_wal_written_bytes_total"]
+"""
+
+import os
+import subprocess
+import sys
+import time
+import urllib.error
+import urllib.request
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from types import TracebackType
+from typing import Self
+
+from prometheus_client.metrics_core import Metric
+from prometheus_client.parser import text_string_to_metric_families
+from support.chart_cluster import free_port
+
+from deploy.cluster.plan import ClusterOptions, Ports, plan_cluster
+
+READY_S = 60.0
+Samples = dict[tuple[str, frozenset[tuple[str, str]]], float]
+
+
+class MeteredCluster:
+    def __init__(self, directory: Path, *, brokers: int, controllers: int) -> None:
+        options = ClusterOptions(brokers=brokers, controllers=controllers, store=f"file:{directory}/store", log_level="warning")
+        ports = Ports(tuple(free_port() for _ in range(brokers)), tuple(free_port() for _ in range(controllers)), 0)
+        self._plan = plan_cluster(options, ports, str(directory / "controllers"))
+        self._log = directory / "log"
+        self._processes: dict[str, subprocess.Popen[bytes]] = {}
+        self.ports: dict[str, int] = {}
+        """Of `/metrics`, by "broker 0", "controller 0"."""
+
+    @property
+    def bootstrap(self) -> str:
+        return self._plan.bootstrap
+
+    def __enter__(self) -> Self:
+        try:
+            for process in self._plan.processes:
+                port = self.ports[process.name] = free_port()
+                command = (sys.executable, "-P", *process.arguments, "--health-listener", f"127.0.0.1:{port}")
+                with self._log.open("ab") as log:
+                    self._processes[process.name] = subprocess.Popen(command, stdout=log, stderr=log, env=os.environ)
+            for name in self.ports:
+                self.until(lambda name=name: self.is_ready(name), f"{name} is ready")
+        except BaseException:
+            self.__exit__(None, None, None)
+            raise
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+        for process in self._processes.values():
+            process.kill()
+            process.wait()
+
+    def kill(self, name: str) -> None:
+        self._processes[name].kill()
+        self._processes[name].wait()
+
+    def is_ready(self, name: str) -> bool:
+        assert self._processes[name].poll() is None, f"{name} ended:\n{self._log.read_text()[-2_000:]}"
+        try:
+            return bool(self._get(name, "/readyz"))
+        except OSError:
+            return False
+
+    def families(self, name: str) -> list[Metric]:
+        return list(text_string_to_metric_families(self._get(name, "/metrics")))
+
+    def scrape(self, name: str) -> Samples:
+        """Every sample by its name and labels."""
+        return {
+            (sample.name, frozenset(sample.labels.items())): sample.value for family in self.families(name) for sample in family.samples
+        }
+
+    def until(self, reached: Callable[[], bool], what: str) -> None:
+        deadline = time.monotonic() + READY_S
+        while not reached():
+            assert time.monotonic() < deadline, f"not within {READY_S:.0f} s: {what}\n{self._log.read_text()[-2_000:]}"
+            time.sleep(0.05)
+
+    def _get(self, name: str, path: str) -> str:
+        with urllib.request.urlopen(f"http://127.0.0.1:{self.ports[name]}{path}", timeout=10) as answer:
+            return str(answer.read().decode())
+
+
+def value(samples: Samples, metric: str, labels: Mapping[str, str] | None = None) -> float:
+    """Of one sample, or the sum of those that have these labels; 0 if there is none."""
+    wanted = set((labels or {}).items())
+    return sum(found for (name, has), found in samples.items() if name == metric and wanted <= has)

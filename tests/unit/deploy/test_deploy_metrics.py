@@ -1,0 +1,171 @@
+"""The files about metrics agree with each other and with the code; what is encoded is what a reader says, and nothing else."""
+
+import json
+import re
+import subprocess
+import sys
+from pathlib import Path
+from uuid import UUID
+
+import pytest
+import yaml
+from prometheus_client import CollectorRegistry, generate_latest
+from prometheus_client.parser import text_string_to_metric_families
+from support.promql import CHART, TARGET_LABELS, queries, rules
+
+from controller.metadata.image import MetadataImage
+from controller.metadata.records import Move, NodeRecord, PartitionRecord, TopicRecord
+from deploy.metrics import exposition, table
+from deploy.metrics.controller import read_brokers, read_leaders
+from deploy.metrics.docs import markdown
+from deploy.metrics.exposition import Exposition, NodeCollector, Reading
+from objectstore.histogram import LatencyHistogram
+from stream.ids import Millis, NodeEpoch, NodeId, StreamEpoch, StreamId
+
+ROOT = Path(__file__).parents[3]
+OPERATIONS = (ROOT / "docs" / "operations.md").read_text()
+_NAME = re.compile(r"penstock(_[a-z0-9]+)+")
+
+
+def anchors(text: str) -> set[str]:
+    """Of the headings, as GitHub makes them."""
+    return {re.sub(r"[^a-z0-9 -]", "", line.lstrip("# ").lower()).replace(" ", "-") for line in text.splitlines() if line.startswith("#")}
+
+
+def test_the_document_is_up_to_date() -> None:
+    """Run `python -m deploy.metrics.docs > docs/metrics.md` after a change."""
+    assert (ROOT / "docs" / "metrics.md").read_text() == markdown()
+
+
+def test_dashboards_are_up_to_date() -> None:
+    done = subprocess.run([sys.executable, ROOT / "helm" / "dashboards.py", "--check"], capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    assert {path.stem for path in (CHART / "dashboards").glob("*.json")} == {"cluster", "brokers", "store", "controllers"}
+    for path in (CHART / "dashboards").glob("*.json"):
+        for panel in json.loads(path.read_text())["panels"]:
+            assert panel["gridPos"]["x"] + panel["gridPos"]["w"] <= 24
+
+
+def test_names_say_what_they_are() -> None:
+    names = [metric.name for metric in table.METRICS]
+    assert len(set(names)) == len(names)
+    for metric in table.METRICS:
+        assert _NAME.fullmatch(metric.name)
+        assert metric.name.endswith("_total") is (metric.kind == "counter"), metric.name
+        assert metric.name.endswith("_seconds") or metric.kind != "histogram", metric.name
+        assert metric.text.endswith(".")
+        assert not {"topic", "partition", "client", "client_id", "key", "group"} & set(metric.labels)
+
+
+def test_queries_name_metrics_of_the_table_and_labels_that_they_have() -> None:
+    """Without a cluster; `tests/integration/test_metrics.py` asks real nodes."""
+    known: dict[str, set[str]] = {"up": set(), "process_cpu_seconds_total": set(), "process_resident_memory_bytes": set()}
+    for metric in table.METRICS:
+        for suffix in ("_bucket", "_count", "_sum") if metric.kind == "histogram" else ("",):
+            known[metric.name + suffix] = set(metric.labels) | ({"le"} if suffix == "_bucket" else set())
+    for query in queries():
+        has = set(TARGET_LABELS)
+        for name, matched in query.selectors():
+            assert name in known, f"{query.where}: {name}"
+            has |= known[name]
+            assert matched <= known[name] | TARGET_LABELS, f"{query.where}: {name}"
+        assert query.grouped() <= has, query.where
+        assert query.text.count("(") == query.text.count(")"), query.where
+
+
+def test_every_alert_leads_to_what_to_do() -> None:
+    known = anchors(OPERATIONS)
+    alerts = [rule for rule in rules() if "alert" in rule]
+    assert len(alerts) >= 15
+    for alert in alerts:
+        path, _, anchor = alert["annotations"]["runbook_url"].partition("#")
+        assert path == "docs/operations.md"
+        assert anchor in known, alert["alert"]
+        assert alert["labels"]["severity"] in {"warning", "critical"}
+        assert re.search(rf"\b{alert['alert']}\b", OPERATIONS), f"docs/operations.md does not tell of {alert['alert']}"
+    for linked in re.findall(r"\]\(#([a-z0-9-]+)\)", OPERATIONS):
+        assert linked in known, linked
+    named = set(re.findall(r"\bPenstock[A-Z]\w+", OPERATIONS))
+    assert named == {alert["alert"] for alert in alerts}
+
+
+def test_brokers_are_scaled_by_what_the_rules_record() -> None:
+    values = yaml.safe_load((CHART / "values.yaml").read_text())
+    assert values["brokers"]["autoscaling"]["network"]["metric"] in {rule.get("record") for rule in rules()}
+
+
+def test_log_events_and_settings_that_operators_are_told_of_exist() -> None:
+    code = "\n".join(path.read_text() for package in ("stream", "broker", "controller") for path in (ROOT / package).rglob("*.py"))
+    settings = (ROOT / "docs" / "configuration.md").read_text()
+    told = set(re.findall(r"`([a-z]+(?:_[a-z]+)+)`", OPERATIONS)) - set(re.findall(r"`(penstock_\w+)`", OPERATIONS))
+    assert len(told) > 25
+    missing = {event for event in told - {"put_if_absent"} if f'"{event}"' not in code}
+    assert not missing
+    assert not {
+        name for name in re.findall(r"`([a-z]+(?:\.[a-z]+)+)`", OPERATIONS) if f"`{name}`" not in settings and "monitoring" not in name
+    }
+    assert set(re.findall(r"`(penstock_\w+)`", OPERATIONS)) <= {metric.name for metric in table.METRICS}
+
+
+def encoded(*readings: Reading) -> dict[str, float]:
+    registry = CollectorRegistry()
+    registry.register(NodeCollector({metric for metric, _, _ in readings}, lambda: readings))
+    families = text_string_to_metric_families(generate_latest(registry).decode())
+    return {sample.name + "".join(sample.labels.values()): sample.value for family in families for sample in family.samples}
+
+
+def test_a_histogram_is_told_in_seconds_and_adds_up() -> None:
+    histogram = LatencyHistogram()
+    for latency_ms in (0.3, 0.5, 100, 200_000):
+        histogram.observe(latency_ms)
+    told = encoded((table.WAL_PUT, (), histogram.freeze()))
+    assert told["penstock_wal_put_seconds_count"] == told["penstock_wal_put_seconds_bucket+Inf"] == 4
+    assert told["penstock_wal_put_seconds_sum"] == pytest.approx(200.1008)
+    assert told["penstock_wal_put_seconds_bucket0.0004"] == 1
+    assert told["penstock_wal_put_seconds_bucket0.0008"] == 2
+    assert told["penstock_wal_put_seconds_bucket0.1024"] == told["penstock_wal_put_seconds_bucket104.9"] == 3
+
+
+def test_a_value_with_other_labels_is_a_defect() -> None:
+    assert encoded((table.REQUESTS, ("Fetch",), 3)) == {"penstock_broker_requests_totalFetch": 3}
+    with pytest.raises(AssertionError, match="has labels"):
+        encoded((table.REQUESTS, (), 3))
+
+
+def test_partitions_that_move_or_have_no_leader_are_told_apart() -> None:
+    topic, image = UUID(int=7), MetadataImage()
+    alive, fenced = (NodeRecord(NodeId(it), NodeEpoch(it), UUID(int=it), "", 1, "", None, fenced=it == 2) for it in (1, 2))
+    draining = NodeRecord(NodeId(3), NodeEpoch(3), UUID(int=3), "", 1, "", None, fenced=False, draining=True)
+
+    def partition(index: int, leader: int, move: Move | None = None) -> PartitionRecord:
+        first = 3 * index
+        return PartitionRecord(
+            topic, index, (NodeId(1), NodeId(2)), NodeId(leader), NodeEpoch(leader), StreamEpoch(1), StreamId(first), StreamId(first + 1),
+            StreamId(first + 2), target_replicas=None if move is None else (NodeId(1),), move=move,
+        )  # fmt: skip
+
+    moves = [Move(NodeId(2), NodeId(1), Millis(began), Millis(deadline)) for began, deadline in ((40_000, 50_000), (70_000, 120_000))]
+    image.apply_all((alive, fenced, draining, TopicRecord(topic, "orders")))
+    image.apply_all((partition(0, 1), partition(1, 2), partition(2, -1), partition(3, -1, moves[0]), partition(4, -1, moves[1])))
+    told = {metric: value for metric, _, value in read_leaders(image, 100_000)}
+    assert told[table.CLUSTER_PARTITIONS] == 5
+    assert told[table.LEADERLESS] == 2, "one that nobody leads, one whose leader is fenced"
+    assert (told[table.MOVES], told[table.MOVES_OVERDUE], told[table.MOVE_AGE]) == (2, 1, 60)
+    states = {labels: value for metric, labels, value in read_brokers(image) if metric is table.BROKERS}
+    assert states == {("alive",): 1, ("fenced",): 1, ("draining",): 1}
+
+
+async def test_many_who_ask_at_once_cost_one_reading(monkeypatch: pytest.MonkeyPatch) -> None:
+    asked = 0
+
+    def read() -> tuple[Reading, ...]:
+        nonlocal asked
+        asked += 1
+        return ((table.TOPICS, (), asked),)
+
+    shown = Exposition("controller", read)
+    monkeypatch.setattr(exposition, "AGE_MAX_S", 1_000)
+    texts = {(await shown.answer())[2] for _ in range(10)}
+    assert (asked, len(texts)) == (1, 1)
+    monkeypatch.setattr(exposition, "AGE_MAX_S", -1)
+    assert "penstock_cluster_topics 2.0" in (await shown.answer())[2]
