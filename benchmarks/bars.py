@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Final
 
 from benchmarks import clients, controllers, harness, metering, moves, plugin, scale
+from benchmarks import start as starts
 from benchmarks.harness import Measure
 from objectstore.url import open_store
 
@@ -336,4 +337,5 @@ BARS: Final[dict[str, Callable[[], Sequence[Measure]]]] = {
     "newcomer": newcomer,
     "scale": scale_work,
     "plugin": plugin.plugin,
+    "ready": starts.ready,
 }

@@ -70,7 +70,7 @@ def decode_all(decoder: Decoder, blocks: Sequence[bytes]) -> None:
         pass
 
 
-def decoded_mb_per_s(blocks: Sequence[bytes], plain_bytes: int, columns: Sequence[str] = DEFAULT, *, compiled: bool | None = None) -> float:
+def decoded_mb_per_s(blocks: Sequence[bytes], plain_bytes: int, columns: Sequence[str] = DEFAULT, *, compiled: bool = True) -> float:
     decoder = Decoder(columns, compiled=compiled)
     return plain_bytes / best_s(lambda: decode_all(decoder, blocks)) / 1e6
 

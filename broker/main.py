@@ -17,6 +17,7 @@ from controller.health import ServeHealth, tell_nobody
 from stream.collector import tune_collector
 from stream.compaction.plan import CompactionConfig
 from stream.config import StreamConfig
+from stream.tracing import Tracing
 
 log = structlog.get_logger()
 
@@ -31,13 +32,15 @@ def run(
     stream_config: StreamConfig,
     compaction_config: CompactionConfig,
     serve_health: ServeHealth = tell_nobody,
+    *,
+    tracing: Tracing | None = None,
 ) -> int:
     """Run one broker in this process; returns its exit code."""
     import uvloop
 
     structlog.configure(logger_factory=structlog.PrintLoggerFactory(sys.stderr))
     with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
-        return runner.run(serve(config, store_url, stream_config, compaction_config, serve_health))
+        return runner.run(serve(config, store_url, stream_config, compaction_config, serve_health, tracing=tracing))
 
 
 async def serve(
@@ -46,6 +49,8 @@ async def serve(
     stream_config: StreamConfig,
     compaction_config: CompactionConfig,
     serve_health: ServeHealth = tell_nobody,
+    *,
+    tracing: Tracing | None = None,
 ) -> int:
     from broker.node import PROBE_PREFIX, Broker
     from broker.self_check import UnreachableAsAdvertised
@@ -68,7 +73,9 @@ async def serve(
     try:
         async with serve_health(health):
             try:
-                broker = await Broker.start(config, store, stream_config, compaction_config, health.requests.snapshot)
+                broker = await Broker.start(
+                    config, store, stream_config, compaction_config, store_stats=health.requests.snapshot, tracing=tracing
+                )
             except (PortTaken, UnreachableAsAdvertised, ControllerError, ObjectStoreError, StreamError, TimeoutError) as error:
                 log.error("broker_not_started", reason=str(error))
                 return EXIT_NOT_STARTED

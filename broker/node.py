@@ -65,6 +65,7 @@ from stream.object_reader import ObjectReader
 from stream.ports import WalIdentity
 from stream.recovery import recover_wal
 from stream.storage import Storage
+from stream.tracing import Tracing
 
 log = structlog.get_logger()
 
@@ -90,9 +91,11 @@ class Broker:
         stream_config: StreamConfig,
         compaction_config: CompactionConfig,
         store_stats: Callable[[], StoreStats] | None = None,
+        tracing: Tracing | None = None,
     ) -> None:
-        """store_stats: what was asked of the store so far, for the load reports; None: nobody counts."""
+        """store_stats: what was asked of the store so far, for the load reports; None: nobody counts. tracing: None: nobody draws."""
         self._store_stats = store_stats
+        self._tracing = tracing
         self.config = config
         self.stream_config = stream_config
         self.compaction_config = compaction_config
@@ -146,11 +149,13 @@ class Broker:
         store: ObjectStore,
         stream_config: StreamConfig | None = None,
         compaction_config: CompactionConfig | None = None,
+        *,
         store_stats: Callable[[], StoreStats] | None = None,
+        tracing: Tracing | None = None,
     ) -> "Broker":
         """A broker that serves. Raises PortTaken, ConditionalWritesIgnored, TimeoutError (no controller), ControllerError, StreamError,
         UnreachableAsAdvertised."""
-        broker = cls(config, store, stream_config or StreamConfig(), compaction_config or CompactionConfig(), store_stats)
+        broker = cls(config, store, stream_config or StreamConfig(), compaction_config or CompactionConfig(), store_stats, tracing)
         try:
             await broker._start()
         except BaseException:
@@ -170,7 +175,14 @@ class Broker:
         await self.follower.start(self.config.registration_timeout_ms / 1_000)
         metadata = ControllerStreamMetadata(self.client, self.follower, me)
         self.storage = Storage(
-            self.store, metadata, me, self.stream_config, now_ms=self.now_ms, rng=self._rng, on_fenced=self._on_storage_fenced
+            self.store,
+            metadata,
+            me,
+            self.stream_config,
+            now_ms=self.now_ms,
+            rng=self._rng,
+            on_fenced=self._on_storage_fenced,
+            tracing=self._tracing,
         )
         self._parts.push_async_callback(self.storage.abandon)
         await self.storage.start()

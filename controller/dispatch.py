@@ -20,7 +20,8 @@ from controller.managers.result import Result
 from controller.managers.topics import TopicDefaults
 from controller.metadata.image import MetadataImage
 from controller.metadata.records import MetadataOffset, StreamCreated
-from controller.move_traces import MoveTraceRing
+from controller.metadata.topics import PartitionKey
+from controller.move_traces import Moved, MovePairs, MoveTraceRing
 from controller.rpc import load_messages as lm
 from controller.rpc import messages as m
 from controller.rpc import rewrite_messages as rm
@@ -102,7 +103,11 @@ class Dispatch:
         now: MonotonicClock,
         now_ms: WallClock,
         new_uuid: Callable[[], UUID],
+        moved: Moved | None = None,
     ) -> None:
+        """moved: told of each planned move when both of its brokers have reported."""
+        self._moved = moved
+        self._pairs = MovePairs()
         self._runtime = runtime
         self._sessions = sessions
         self._backup = backup
@@ -183,8 +188,23 @@ class Dispatch:
     async def _report(self, request: m.ReportMoves, timeout_s: float | None, size_bytes: int, request_id: str) -> m.Reply[Any]:
         """No metadata: beside the writer. Too many at once: the first ones are kept."""
         del timeout_s, size_bytes, request_id
-        self._traces.add(request.node_id, request.items[: reassign.MOVES_MAX], self._now_ms())
+        items, now_ms = request.items[: reassign.MOVES_MAX], self._now_ms()
+        self._traces.add(request.node_id, items, now_ms)
+        if self._moved is not None:
+            await self._tell_moves(self._moved, self._pairs.add(request.node_id, items, now_ms))
         return m.Reply(controller_epoch=self._runtime.epoch)
+
+    async def _tell_moves(self, moved: Moved, pairs: list[list[m.MoveTrace]]) -> None:
+        def tell(image: MetadataImage) -> None:
+            for pair in pairs:
+                timing = pair[-1].timing
+                topic = image.topics.by_id(timing.topic_id)
+                record = image.topics.partition(PartitionKey(timing.topic_id, timing.partition))
+                if topic is not None and record is not None and record.move is not None and record.move.leader_epoch == timing.leader_epoch:
+                    moved(topic.name, record, pair)
+
+        if pairs:
+            await self._runtime.between(tell)
 
     async def _trace(self, request: m.TraceMove, timeout_s: float | None, size_bytes: int, request_id: str) -> m.Reply[Any]:
         del timeout_s, size_bytes, request_id

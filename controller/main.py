@@ -28,6 +28,7 @@ from controller.joining import find_cluster, join
 from controller.metadata.image import MetadataImage
 from controller.metadata.records import MetadataOffset
 from controller.metadata.snapshot import ImageCopy
+from controller.move_traces import Moved
 from controller.quorum import RaftQuorum
 from controller.raft import membership
 from controller.raft.core import CoreConfig
@@ -62,7 +63,10 @@ class ControllerServer:
         now_ms: WallClock = _wall_ms,
         directory: DataDirectory | None = None,
         rng: Random | None = None,
+        moved: Moved | None = None,
     ) -> None:
+        """moved: see `controller.move_traces.Moved`."""
+        self._moved = moved
         self._config = config
         self._store = store
         self._now_ms = now_ms
@@ -273,6 +277,7 @@ class ControllerServer:
                 now=asyncio.get_running_loop().time,
                 now_ms=self._now_ms,
                 fail=self._fail,
+                moved=self._moved,
             )
             await self._rule(quorum, reign, service)
             self._reign = None
@@ -338,14 +343,18 @@ async def _tell_of_removal(quorum: RaftQuorum) -> None:
 
 
 async def run_controller(
-    config: ControllerConfig, store: ObjectStore, serve_health: ServeHealth = tell_nobody, requests: StoreMeter | None = None
+    config: ControllerConfig,
+    store: ObjectStore,
+    serve_health: ServeHealth = tell_nobody,
+    requests: StoreMeter | None = None,
+    moved: Moved | None = None,
 ) -> int:
     """Serve until SIGTERM or SIGINT (status 0) or a failure (status 1). requests: counts those to the store."""
     loop = asyncio.get_running_loop()
     stopping = asyncio.Event()
     for number in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(number, stopping.set)
-    server = ControllerServer(config, store)
+    server = ControllerServer(config, store, moved=moved)
     health = ControllerHealth(server, requests)
     async with serve_health(health):
         await server.start()
@@ -362,7 +371,7 @@ async def run_controller(
     return 1 if failed else 0
 
 
-def run(config: ControllerConfig, store_url: str, serve_health: ServeHealth = tell_nobody) -> int:
+def run(config: ControllerConfig, store_url: str, serve_health: ServeHealth = tell_nobody, moved: Moved | None = None) -> int:
     """Process entry: returns the exit status. Logs go to stderr."""
     import uvloop
 
@@ -375,7 +384,7 @@ def run(config: ControllerConfig, store_url: str, serve_health: ServeHealth = te
         requests = StoreMeter()
         store = open_store(store_url, meter=requests)
         try:
-            return await run_controller(config, store, serve_health, requests)
+            return await run_controller(config, store, serve_health, requests, moved)
         finally:
             await store.close()
 

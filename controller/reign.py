@@ -22,6 +22,7 @@ from controller.managers.result import Result
 from controller.manifest.publisher import ManifestPublisher
 from controller.metadata.image import MetadataImage
 from controller.metadata.records import ClusterRecord, MetadataOffset
+from controller.move_traces import Moved
 from controller.quorum import Quorum
 from controller.rpc.server import ControllerService, Lead
 from controller.runtime import Runtime
@@ -55,6 +56,7 @@ class Reign:
         now: MonotonicClock,
         now_ms: WallClock,
         fail: Callable[[BaseException], None],
+        moved: Moved | None = None,
     ) -> None:
         """since: offset of the newest snapshot, None if there is none. began_empty: this process found nothing on its disk."""
         self._began_empty = began_empty
@@ -86,6 +88,7 @@ class Reign:
             now=now,
             now_ms=now_ms,
             new_uuid=uuid4,
+            moved=moved,
         )
         self.snapshotter = Snapshotter(config, quorum, runtime, snapshots, log, backup=backup, since=since)
         holds: list[Hold] = [LeaseBook(store, config.cluster_id).keep_from]

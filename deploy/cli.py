@@ -20,6 +20,9 @@ def main() -> None:
             from deploy.node import run
 
             sys.exit(run(_NODES[sys.argv[1]], sys.argv[2:]))
+        from deploy import bytecode
+
+        bytecode.keep_here()
         from deploy.app import app
 
         app(prog_name="penstock")

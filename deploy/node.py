@@ -37,12 +37,14 @@ def _run_broker(config: "Effective") -> int:
     from broker.config import BrokerConfig
     from broker.main import run as run_broker
     from deploy.config.definition import ProcessConfig
+    from deploy.traces.set_up import of_requests
     from stream.compaction.plan import CompactionConfig
     from stream.config import StreamConfig
 
     process = config.part(ProcessConfig)
     stream, compaction = config.part(StreamConfig), config.part(CompactionConfig)
-    return run_broker(config.part(BrokerConfig), process.store, stream, compaction, _serve_health(process))
+    with of_requests(process) as tracing:
+        return run_broker(config.part(BrokerConfig), process.store, stream, compaction, _serve_health(process), tracing=tracing)
 
 
 def _run_controller(config: "Effective") -> int:
@@ -51,11 +53,13 @@ def _run_controller(config: "Effective") -> int:
     from controller.main import run as run_controller
     from deploy.config.definition import ProcessConfig
     from deploy.errors import DeployError
+    from deploy.traces.set_up import of_moves
     from stream.setting import fields_of, renamed
 
     process = config.part(ProcessConfig)
     try:
-        return run_controller(config.part(ControllerConfig), process.store, _serve_health(process))
+        with of_moves(process) as moved:
+            return run_controller(config.part(ControllerConfig), process.store, _serve_health(process), moved)
     except (ControllerError, OSError) as error:
         raise DeployError(renamed({field.field: field.name for field in fields_of(ControllerConfig)}, str(error))) from None
 

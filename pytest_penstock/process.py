@@ -17,6 +17,7 @@ from typing import IO, Final, TypeVar
 
 import msgspec
 
+from deploy import bytecode
 from deploy.errors import ClusterFailed, DeployError
 from pytest_penstock.control import Answer, AnyCommand, Started
 from pytest_penstock.options import Options
@@ -48,7 +49,7 @@ class ClusterProcess:
         self.took_s = 0.0
         """From the start of the process until it was ready."""
         command = (sys.executable, "-P", "-m", "pytest_penstock.server", msgspec.json.encode(options).decode())
-        environment = os.environ | {"PYTHONPATH": os.pathsep.join(_import_path())}
+        environment = bytecode.environment(os.environ) | {"PYTHONPATH": os.pathsep.join(_import_path())}
         # A group of its own: Ctrl-C is for pytest, which ends it.
         self._process = subprocess.Popen(  # noqa: S603 - our own module, no shell
             command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=self._log, env=environment, process_group=0

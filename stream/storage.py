@@ -30,6 +30,7 @@ from stream.object_reader import ObjectReader
 from stream.ports import OpenStream, StreamMetadata, WalIdentity
 from stream.reading import StreamReader
 from stream.stream import StreamHandle
+from stream.tracing import Tracing
 from stream.upload import UploadCounts, Uploader
 from stream.wal.slots import SlotTable
 from stream.wal.wal import AppendDone, AppendGroup, DurableBulk, Wal
@@ -52,8 +53,10 @@ class Storage:
         now_ms: WallClock,
         rng: Random,
         on_fenced: Callable[[StreamError], None],
+        tracing: Tracing | None = None,
     ) -> None:
         """on_fenced: called once, when this broker start can never acknowledge or commit again (fenced, or a slot cannot be written)."""
+        self.tracing = tracing
         self._store = store
         self._metadata = metadata
         self._identity = identity
@@ -63,7 +66,9 @@ class Storage:
         self._handles: dict[StreamId, StreamHandle] = {}
         self._cache = LogCache(config)
         self._slots = SlotTable()
-        self._wal = Wal(store, identity, config, now_ms=now_ms, rng=rng, on_durable=self._on_durable, on_failed=self._on_wal_failed)
+        self._wal = Wal(
+            store, identity, config, now_ms=now_ms, rng=rng, on_durable=self._on_durable, on_failed=self._on_wal_failed, tracing=tracing
+        )
         self._blocks = BlockCache(config.block_cache_bytes_max)
         self._objects = ObjectReader(store, self._blocks)
         self._reader = StreamReader(self._cache, metadata, self._objects, config)
@@ -80,13 +85,7 @@ class Storage:
             on_failed=self._fail,
         )
         self._closer = Closer(
-            config,
-            handles=self._handles,
-            slots=self._slots,
-            lane=self._lane,
-            uploader=self._uploader,
-            cut=self._cut,
-            forget=self._forget,
+            config, handles=self._handles, slots=self._slots, lane=self._lane, uploader=self._uploader, cut=self._cut, forget=self._forget
         )
         self._closings: set[asyncio.Task[ClosingTimes]] = set()
         self._held: deque[DurableBulk] = deque()

@@ -43,7 +43,7 @@ def handle_produce(node: Node, ctx: RequestContext, respond: Respond) -> None:
 class _ProduceCall:
     """One request on its way. Answers when the last of its parts is settled."""
 
-    __slots__ = ("_ctx", "_groups", "_node", "_pending_count", "_request", "_respond", "_results")
+    __slots__ = ("_ctx", "_groups", "_node", "_pending_count", "_request", "_respond", "_results", "_trace")
 
     def __init__(self, node: Node, ctx: RequestContext, request: ProduceRequest, respond: Respond) -> None:
         self._node = node
@@ -53,6 +53,8 @@ class _ProduceCall:
         self._results: list[tuple[str, list[ProducePartitionResult]]] = []
         self._groups: list[tuple[AppendGroup, list[ProducePartitionResult]]] = []
         self._pending_count = 1
+        tracing = node.storage.tracing
+        self._trace = None if tracing is None else tracing.begin(ctx.received_at, ctx.client_id or "")
 
     def run(self) -> None:
         node = self._node
@@ -93,7 +95,7 @@ class _ProduceCall:
             times.end(number, loop_time(), counts=group.outcomes[0].code is ErrorCode.NONE)
             self._settle_one()
 
-        group = AppendGroup(settled)
+        group = AppendGroup(settled, trace=self._trace)
         self._groups.append((group, targets))
         self._pending_count += 1
         group.run(self._node.storage, parts, self._node.now_ms())
@@ -127,8 +129,11 @@ class _ProduceCall:
 
     def _settle_one(self) -> None:
         self._pending_count -= 1
-        if self._pending_count == 0 and self._request.acks != _ACKS_NONE:
-            self._answer()
+        if self._pending_count == 0:
+            if self._request.acks != _ACKS_NONE:
+                self._answer()
+            if self._trace is not None:
+                self._trace.ended(self._errors())
 
     def _answer(self) -> None:
         leaving: list[tuple[Partition, ProducePartitionResult]] = []
@@ -170,9 +175,12 @@ class _ProduceCall:
 
     def _finish_without_answer(self) -> None:
         """acks=0: the one way to tell of an error that is known by now is to close the connection, upon which clients look around anew."""
-        codes = {result.error_code for _, results in self._results for result in results}
-        codes |= {outcome.code for group, _ in self._groups for outcome in group.outcomes}
-        names = sorted(code.name for code in ErrorCode if code in codes and code is not ErrorCode.NONE)
+        names = self._errors()
         if names:
             raise CannotAnswer(f"a Produce request with acks=0 failed: {', '.join(names)}")
         self._respond(None)
+
+    def _errors(self) -> list[str]:
+        codes = {result.error_code for _, results in self._results for result in results}
+        codes |= {outcome.code for group, _ in self._groups for outcome in group.outcomes}
+        return sorted(code.name for code in ErrorCode if code in codes and code is not ErrorCode.NONE)

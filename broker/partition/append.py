@@ -19,6 +19,7 @@ from stream.batch.header import BatchHeader
 from stream.errors import StreamError, WalFull
 from stream.ids import Millis, Offset
 from stream.storage import AppendEntry, Storage
+from stream.tracing import RequestTrace
 
 _NO_OFFSET: Final = Offset(-1)
 
@@ -64,14 +65,15 @@ class _Planned:
 class AppendGroup:
     """One group on its way. `outcomes` has one entry for each part, in order; `settled` is called once, when all of them are final."""
 
-    __slots__ = ("_from_coordinator", "_pending_count", "_planned", "_settled", "outcomes")
+    __slots__ = ("_from_coordinator", "_pending_count", "_planned", "_settled", "_trace", "outcomes")
 
-    def __init__(self, settled: Callable[[], None], *, from_coordinator: bool = False) -> None:
+    def __init__(self, settled: Callable[[], None], *, from_coordinator: bool = False, trace: RequestTrace | None = None) -> None:
         """from_coordinator: of this broker, whose transactional batches are a producer's but carry no sequence."""
         self.outcomes: list[AppendOutcome] = []
         self._planned: list[_Planned] = []
         self._settled = settled
         self._from_coordinator = from_coordinator
+        self._trace = trace
         self._pending_count = 1
 
     def run(self, storage: Storage, parts: Sequence[tuple[Partition, Content]], now_ms: Millis) -> None:
@@ -122,6 +124,8 @@ class AppendGroup:
             self._pending_count -= 1
             self._fail_all(error)
             return
+        if self._trace is not None:
+            self._trace.appended(done)
         for planned in self._planned:
             log, entry, outcome = planned.partition.log, planned.entries[0], planned.outcome
             log.appended(planned.header, entry.base_offset, now_ms, planned.marker)

@@ -16,8 +16,10 @@ from controller.config import ControllerConfig
 from controller.main import ControllerServer
 from deploy.cluster.plan import ClusterPlan, ProcessPlan
 from deploy.cluster.state import ProcessState
+from deploy.config.definition import ProcessConfig
 from deploy.config.load import load
 from deploy.errors import ClusterFailed
+from deploy.traces.set_up import of_moves, of_requests
 from objectstore.memory import MemoryStore
 from objectstore.ports import ObjectStore
 from stream.compaction.plan import CompactionConfig
@@ -32,11 +34,11 @@ async def run_in_process(
     """Serve until `stop`. Raises ClusterFailed when the controller ends by itself."""
     store = MemoryStore()
     async with AsyncExitStack() as stack:
-        controllers = [_controller(process, store) for process in plan.of_role("controller")]
+        controllers = [_controller(process, store, stack) for process in plan.of_role("controller")]
         for controller in controllers:
             stack.push_async_callback(controller.stop)
         await asyncio.gather(*(controller.start() for controller in controllers))
-        brokers = await asyncio.gather(*(_start_broker(process, store) for process in plan.of_role("broker")))
+        brokers = await asyncio.gather(*(_start_broker(process, store, stack) for process in plan.of_role("broker")))
         for broker in brokers:
             stack.push_async_callback(broker.stop)
         ready([_state(process.role, process.node_id, process.host, process.port) for process in plan.processes])
@@ -49,13 +51,15 @@ async def run_in_process(
             raise ClusterFailed("a node of the cluster ended by itself; its log is above")
 
 
-async def _start_broker(process: ProcessPlan, store: ObjectStore) -> Broker:
+async def _start_broker(process: ProcessPlan, store: ObjectStore, stack: AsyncExitStack) -> Broker:
     config = load("broker", process.node_arguments)
-    return await Broker.start(config.part(BrokerConfig), store, config.part(StreamConfig), config.part(CompactionConfig))
+    tracing = stack.enter_context(of_requests(config.part(ProcessConfig)))
+    return await Broker.start(config.part(BrokerConfig), store, config.part(StreamConfig), config.part(CompactionConfig), tracing=tracing)
 
 
-def _controller(process: ProcessPlan, store: ObjectStore) -> ControllerServer:
-    return ControllerServer(load("controller", process.node_arguments).part(ControllerConfig), store)
+def _controller(process: ProcessPlan, store: ObjectStore, stack: AsyncExitStack) -> ControllerServer:
+    config = load("controller", process.node_arguments)
+    return ControllerServer(config.part(ControllerConfig), store, moved=stack.enter_context(of_moves(config.part(ProcessConfig))))
 
 
 def _state(role: str, node_id: int | None, host: str, port: int) -> ProcessState:

@@ -15,7 +15,7 @@ from collections.abc import Callable, Coroutine, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final
 
-from deploy import lifeline
+from deploy import bytecode, lifeline
 from deploy.cluster.ping import is_serving
 from deploy.cluster.plan import ClusterPlan, ProcessPlan
 from deploy.cluster.state import Phase, ProcessState
@@ -79,7 +79,7 @@ class Supervisor:
         say: Callable[[str], None],
     ) -> None:
         self._plan = plan
-        self._environment = dict(environment) | {lifeline.PARENT_VARIABLE: str(os.getpid())}
+        self._environment = bytecode.environment(environment) | {lifeline.PARENT_VARIABLE: str(os.getpid())}
         self._store_socket = store_socket
         self._on_change = on_change
         self._say = say

@@ -14,7 +14,7 @@ from controller.listeners import parse_listeners
 from deploy.logs import LEVELS
 from stream.compaction.plan import CompactionConfig
 from stream.config import StreamConfig
-from stream.setting import Field, Kind, Setting, check, fields_of
+from stream.setting import Field, Kind, Setting, SettingInvalid, check, fields_of
 
 Role = Literal["broker", "controller"]
 ROLES: Final[tuple[Role, ...]] = ("broker", "controller")
@@ -35,8 +35,16 @@ class ProcessConfig:
     """host:port at which /startz, /livez, /readyz (for the probes of orchestrators) and /metrics (Prometheus) are answered over HTTP.
     Empty: nowhere."""
 
+    traces_otlp_endpoint: Annotated[str, Setting("traces.otlp.endpoint", Kind.TEXT)] = ""
+    """http://HOST:PORT of an OpenTelemetry collector (OTLP over HTTP) that gets traces. Empty: none are made. Needs `penstock[traces]`."""
+
+    traces_sample_per_million: Annotated[int, Setting("traces.sample.per.million", Kind.INT, 0, 1_000_000)] = 1_000
+    """How many of a million produce requests are traced; each costs about 200 us of CPU. Moves of partitions are all traced."""
+
     def __post_init__(self) -> None:
         check(self)
+        if self.traces_otlp_endpoint and not self.traces_otlp_endpoint.startswith(("http://", "https://")):
+            raise SettingInvalid("traces_otlp_endpoint", self.traces_otlp_endpoint, "http://HOST:PORT or https://HOST:PORT")
         if self.health_listener:
             parse_listeners("health_listener", [self.health_listener])
 

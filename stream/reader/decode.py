@@ -19,6 +19,7 @@ from stream.batch.compression import Inflater
 from stream.batch.header import COMPRESSION_MASK, CONTROL_MASK, CRC_START, TRANSACTIONAL_MASK, Buffer
 from stream.errors import BatchCorrupt
 from stream.reader import decode_table as t
+from stream.reader import kernel_build
 from stream.reader.arrow import RecordBatch
 from stream.reader.columns import DEFAULT, arrow_schema
 from stream.reader.config import ReadConfig
@@ -70,8 +71,8 @@ _NOTHING_ABORTED: Final = Aborted()
 
 
 def open_rows(columns: Sequence[str], config: ReadConfig, *, compiled: bool | None = None) -> t.Rows:
-    """The fast decoder where numba is installed, else the other; compiled: this one and no other."""
-    if find_spec("numba") is not None if compiled is None else compiled:
+    """The fast decoder where numba is installed and the kernels are at hand, else the other; compiled: this one and no other."""
+    if find_spec("numba") is not None and kernel_build.are_at_hand() if compiled is None else compiled:
         from stream.reader.decode_buffers import CompiledRows
 
         return CompiledRows(columns, config)

@@ -584,3 +584,6 @@ def walk(block: int, at: int, end: int, expected: int, end_offset: int, table: i
         at += _BATCH_OVERHEAD + length
         rows += 1
     return rows, at, expected, t.DONE
+
+
+kernel_cache.complete(t.__file__, __file__)

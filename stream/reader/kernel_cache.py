@@ -2,27 +2,31 @@
 
 Invariant: code is loaded only from a directory that belongs to this user alone, since numba unpickles what it finds; and never for other
 sources than those at hand, since the directory's name has their hash (numba itself looks at one file's time and size only). Where no such
-directory can be written, kernels are compiled once per process. `NUMBA_CACHE_DIR` is obeyed.
+directory can be written, kernels are compiled once per process. `NUMBA_CACHE_DIR` is obeyed. Importing this does not import numba.
 """
 
 import os
-import tempfile
+import platform
+import sys
 from collections.abc import Generator
 from contextlib import contextmanager
 from hashlib import sha256
+from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
-import numba.core.config
+from stream.own_directory import cache_roots, own_directory
 
 
 @contextmanager
 def directory(*sources: str) -> Generator[bool]:
     """While this is open, numba puts what it compiles into our place; yields whether there is one. sources: files of the code."""
-    place = _place(sources)
+    place = place_of(*sources)
     if place is None:
         yield False
         return
+    import numba.core.config
+
     config: Any = numba.core.config
     before = config.CACHE_DIR
     config.CACHE_DIR = str(place)
@@ -32,24 +36,23 @@ def directory(*sources: str) -> Generator[bool]:
         config.CACHE_DIR = before
 
 
-def _place(sources: tuple[str, ...]) -> Path | None:
+def place_of(*sources: str) -> Path | None:
+    """None: there is nowhere to keep anything."""
     try:
         name = "penstock-" + sha256(b"".join(Path(source).read_bytes() for source in sources)).hexdigest()[:16]
     except OSError:  # the package lies in an archive (`--py-files`)
         return None
     given = os.environ.get("NUMBA_CACHE_DIR")
-    own = [Path.home() / ".cache" / "penstock", Path(tempfile.gettempdir()) / f"penstock-{os.getuid()}"]
-    for root in [Path(given)] if given else own:
-        place = root / name
-        if _is_ours(place):
-            return place
-    return None
+    return own_directory(root / name for root in ([Path(given)] if given else cache_roots()))
 
 
-def _is_ours(place: Path) -> bool:
-    try:
-        place.mkdir(mode=0o700, parents=True, exist_ok=True)
-        owners = {place.stat().st_uid, place.parent.stat().st_uid}
-        return os.access(place, os.W_OK) and owners <= {os.getuid(), 0} and not place.stat().st_mode & 0o022
-    except OSError:
-        return False
+def stamp_in(place: Path) -> Path:
+    """Says that everything was compiled with this Python and this numba. A hint: numba looks itself."""
+    return place / f"complete-{sys.implementation.cache_tag}-{version('numba')}-{platform.machine()}"
+
+
+def complete(*sources: str) -> None:
+    """All kernels of these sources are compiled, or were loaded."""
+    place = place_of(*sources)
+    if place is not None:
+        stamp_in(place).touch()

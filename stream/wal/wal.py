@@ -21,6 +21,7 @@ from stream.ids import StreamId, WalSequence
 from stream.keys import wal_key
 from stream.log_cache import AppendEntry
 from stream.ports import ObjectRole, StreamRange, WalIdentity
+from stream.tracing import BulkTrace, Tracing
 from stream.wal.core import Bulk, WalCore
 from stream.wal.slot_writer import PutCounts, SlotWriter
 
@@ -55,8 +56,10 @@ class Wal:
         rng: Random,
         on_durable: Callable[[DurableBulk], None],
         on_failed: Callable[[StreamError, list[AppendGroup]], None],
+        tracing: Tracing | None = None,
     ) -> None:
         """on_durable: in slot order. on_failed: once, with everything that was not handed to on_durable."""
+        self._tracing = tracing
         self._identity = identity
         self._now_ms = now_ms
         self._slots = SlotWriter(store, config, rng)
@@ -162,19 +165,24 @@ class Wal:
 
     async def _write(self, bulk: Bulk[AppendGroup]) -> None:
         sequence = bulk.sequence
+        trace = None if self._tracing is None else self._tracing.put_began(sequence, bulk.groups)
         try:
             runs = _by_stream(bulk.groups)
             ordered = [StreamRun(stream_id, runs[stream_id]) for stream_id in sorted(runs)]
             built = build_object(ObjectRole.WAL, self._identity, sequence, self._now_ms(), ordered)
             key = wal_key(self._identity, sequence)
             await self._slots.write(key, sequence, built)
+            if trace is not None:
+                trace.written(key, built.size_bytes)
             self._written[sequence] = DurableBulk(sequence, key, built.size_bytes, built.ranges, runs, bulk.groups)
             for acknowledged in self._core.put_succeeded(sequence):
                 self._on_durable(self._written.pop(acknowledged.sequence))
         except StreamError as error:
+            _trace_failed(trace, error)
             self.fail(error)
         except Exception as error:  # noqa: BLE001 - whatever it was, no later slot may be acknowledged: the WAL has to know
             _log.exception("wal_slot_failed_unexpectedly", sequence=sequence)
+            _trace_failed(trace, error)
             self.fail(WalFailed(sequence, repr(error)))
         else:
             self._wake_waiters()
@@ -189,6 +197,11 @@ class Wal:
         for waiter in ready:
             if not waiter.done():
                 waiter.set_result(None)
+
+
+def _trace_failed(trace: BulkTrace | None, error: Exception) -> None:
+    if trace is not None:
+        trace.failed(error)
 
 
 def _by_stream(groups: list[AppendGroup]) -> dict[StreamId, list[AppendEntry]]:

@@ -136,6 +136,20 @@ async def test_next_coordinator_finishes_what_was_decided(committed: bool) -> No
     world.coordinator.close()
 
 
+async def test_a_coordinator_that_lost_touch_confirms_nothing() -> None:
+    """It was paused: the commit that it remembers may be of the transaction before."""
+    world = World()
+    producer = await world.begun(T0)
+    assert await world.coordinator.end("tid", producer, committed=True) is ErrorCode.NONE
+    await world.until_state(TransactionState.COMPLETE_COMMIT)
+    world.log.can_write = False
+    assert await world.coordinator.end("tid", producer, committed=True) is ErrorCode.NOT_COORDINATOR
+    assert await world.coordinator.add_partitions("tid", producer, [T0]) is ErrorCode.NOT_COORDINATOR
+    world.log.can_write = True
+    assert await world.coordinator.end("tid", producer, committed=True) is ErrorCode.NONE
+    world.coordinator.close()
+
+
 async def test_what_was_not_durable_did_not_happen() -> None:
     world = World()
     producer = await world.begun(T0)

@@ -1,0 +1,63 @@
+"""Bytecode of local clusters: kept in a place of the user's own if, and only if, Python would compile everything anew each time."""
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from deploy import bytecode
+
+ROOT = Path(__file__).resolve().parents[3]
+FORBIDDEN = {"PYTHONDONTWRITEBYTECODE": "1"}
+
+
+@pytest.fixture
+def source(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A module of an installation that nobody compiled."""
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    package = tmp_path / "package"
+    package.mkdir()
+    (package / "module.py").write_text("x = 1\n")
+    return package / "module.py"
+
+
+def compiled_of(source: Path) -> Path:
+    return source.parent / "__pycache__" / f"module.{sys.implementation.cache_tag}.pyc"
+
+
+def test_what_python_may_not_keep_beside_the_sources_is_kept_elsewhere(source: Path, tmp_path: Path) -> None:
+    environment = bytecode.environment(os.environ | FORBIDDEN | {"PYTHONPATH": str(source.parent)}, str(source))
+    subprocess.run([sys.executable, "-c", "import module"], env=environment, check=True)
+    assert [path.name for path in (tmp_path / "cache").rglob("module.*")] == [compiled_of(source).name]
+    assert not compiled_of(source).exists()
+    assert (tmp_path / "cache" / "penstock" / "bytecode").stat().st_mode & 0o077 == 0
+
+
+def test_the_process_itself(source: Path, tmp_path: Path) -> None:
+    code = f"from deploy import bytecode; bytecode.keep_here({str(source)!r}); import module"
+    environment = os.environ | FORBIDDEN | {"PYTHONPATH": f"{ROOT}{os.pathsep}{source.parent}"}
+    environment.pop("PYTHONPYCACHEPREFIX", None)
+    subprocess.run([sys.executable, "-c", code], env=environment, check=True)
+    assert [path.name for path in (tmp_path / "cache").rglob("module.*")] == [compiled_of(source).name]
+    assert not compiled_of(source).exists()
+
+
+def test_who_needs_nothing_is_left_alone(source: Path, tmp_path: Path) -> None:
+    chosen = FORBIDDEN | {"PYTHONPYCACHEPREFIX": "/elsewhere"}
+    assert bytecode.environment({}, str(source)) == {}
+    assert bytecode.environment(chosen, str(source)) == chosen
+    compiled_of(source).parent.mkdir()
+    compiled_of(source).touch()
+    assert bytecode.environment(FORBIDDEN, str(source)) == FORBIDDEN
+    assert not (tmp_path / "cache").exists()
+
+
+def test_a_place_that_others_can_write_to_is_not_used(source: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    place = tmp_path / "cache" / "penstock" / "bytecode"
+    place.mkdir(parents=True)
+    place.chmod(0o777)
+    monkeypatch.setattr("tempfile.tempdir", str(tmp_path / "none"))
+    (tmp_path / "none").write_text("a file, where a directory would have to be")
+    assert bytecode.environment(FORBIDDEN, str(source)) == FORBIDDEN

@@ -1,0 +1,160 @@
+"""Traces at their edges: several requests in a PUT, a PUT that is fenced, requests that are not chosen, no OpenTelemetry."""
+
+import asyncio
+import subprocess
+import sys
+from collections.abc import Callable
+from random import Random
+
+import pytest
+from opentelemetry.sdk.trace import ReadableSpan, TracerProvider
+from opentelemetry.sdk.trace.export import SimpleSpanProcessor
+from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
+from opentelemetry.trace import StatusCode
+
+from deploy.config.load import load
+from deploy.errors import UsageError
+from deploy.traces.export import url_of
+from deploy.traces.requests import RequestTracing
+from objectstore.memory import MemoryStore
+from stream.batch.records import Record, encode_batch
+from stream.config import StreamConfig
+from stream.errors import StreamError
+from stream.ids import Millis, NodeEpoch, NodeId, Offset, StreamId, WalSequence
+from stream.keys import wal_key
+from stream.log_cache import AppendEntry
+from stream.ports import WalIdentity
+from stream.wal.wal import AppendGroup, Wal
+
+ME = WalIdentity(NodeId(1), NodeEpoch(1))
+FLAGS = "--store", "file:/x"
+
+
+class World:
+    """A WAL whose requests are traced into memory."""
+
+    def __init__(self, is_chosen: Callable[[], bool] = lambda: True) -> None:
+        self.store = MemoryStore()
+        self._exporter = InMemorySpanExporter()
+        provider = TracerProvider(shutdown_on_exit=False)
+        provider.add_span_processor(SimpleSpanProcessor(self._exporter))
+        self.tracing = RequestTracing(provider.get_tracer("test"), is_chosen)
+        self.wal = Wal(
+            self.store, ME, StreamConfig(wal_linger_ms=0), now_ms=lambda: Millis(0), rng=Random(1),
+            on_durable=lambda bulk: self.tell(bulk.groups, None), on_failed=lambda error, groups: self.tell(groups, error),
+            tracing=self.tracing,
+        )  # fmt: skip
+        self.next_offset = 0
+
+    def tell(self, groups: list[AppendGroup], error: StreamError | None) -> None:
+        for _, done in groups:
+            done(error)
+
+    def request(self) -> "asyncio.Future[Exception | None]":
+        """Resolved when it was answered."""
+        loop = asyncio.get_running_loop()
+        answered: asyncio.Future[Exception | None] = loop.create_future()
+        trace = self.tracing.begin(loop.time(), "client")
+
+        def done(error: Exception | None) -> None:
+            if trace is not None:
+                trace.ended(["NOT_LEADER_OR_FOLLOWER"] if error else [])
+            answered.set_result(error)
+
+        payload = bytes(encode_batch([Record(self.next_offset, 0, None, b"value")], base_offset=self.next_offset))
+        at, self.next_offset = self.next_offset, self.next_offset + 1
+        self.wal.append(([AppendEntry(StreamId(1), Offset(at), Offset(at + 1), 1, Millis(0), payload)], done), len(payload))
+        if trace is not None:
+            trace.appended(done)
+        return answered
+
+    def spans(self, name: str) -> list[ReadableSpan]:
+        return [span for span in self._exporter.get_finished_spans() if span.name == name]
+
+
+def id_of(span: ReadableSpan) -> int:
+    assert span.context is not None
+    return span.context.span_id
+
+
+async def test_a_put_belongs_to_its_first_request_and_links_to_the_others() -> None:
+    world = World()
+    await asyncio.gather(world.request(), world.request(), world.request())
+    (put,) = world.spans("wal put")
+    first, *others = world.spans("produce")
+    assert put.parent is not None
+    assert put.parent.span_id == id_of(first)
+    assert [link.context.span_id for link in put.links] == [id_of(span) for span in others]
+    assert [[link.context.span_id for link in span.links] for span in world.spans("wal bulk")] == [[id_of(put)]] * 3
+    assert len({span.context.trace_id for span in (first, *others) if span.context is not None}) == 3
+    assert put.attributes is not None
+    assert put.attributes["penstock.wal.groups"] == 3
+
+
+async def test_a_fenced_put_and_its_requests_are_errors() -> None:
+    world = World()
+    await world.store.put(wal_key(ME, WalSequence(0)), b"x" * 1_000)
+    assert isinstance(await world.request(), StreamError)
+    (put,), (request,) = world.spans("wal put"), world.spans("produce")
+    assert (put.status.status_code, request.status.status_code) == (StatusCode.ERROR, StatusCode.ERROR)
+    assert request.status.description == "NOT_LEADER_OR_FOLLOWER"
+    assert world.spans("ack") == []
+
+
+async def test_only_who_is_chosen_is_traced() -> None:
+    choices = iter([False, True, False])
+    world = World(lambda: next(choices))
+    await asyncio.gather(world.request(), world.request(), world.request())
+    assert [len(world.spans(name)) for name in ("produce", "wal put", "ack")] == [1, 1, 1]
+    world = World(lambda: False)
+    await world.request()
+    assert world.spans("wal put") == []
+
+
+async def test_a_group_that_never_reaches_a_put_is_forgotten_with_its_request() -> None:
+    world = World()
+    trace = world.tracing.begin(asyncio.get_running_loop().time(), "client")
+    assert trace is not None
+
+    def done(_error: Exception | None) -> None:
+        """Never called."""
+
+    trace.appended(done)
+    trace.ended(["NOT_LEADER_OR_FOLLOWER"])
+    assert world.tracing.put_began(WalSequence(0), [([], done)]) is None
+
+
+def test_what_is_not_there_is_said(monkeypatch: pytest.MonkeyPatch) -> None:
+    from deploy.config.definition import ProcessConfig
+    from deploy.traces.set_up import of_moves, of_requests
+
+    config = load("broker", [*FLAGS, "--traces-otlp-endpoint", "http://127.0.0.1:1"], {}).part(ProcessConfig)
+    monkeypatch.setitem(sys.modules, "opentelemetry", None)
+    for of in (of_requests, of_moves):
+        with pytest.raises(UsageError, match=r"pip install 'penstock\[traces\]'"), of(config):
+            pass
+    with pytest.raises(UsageError, match="http://HOST:PORT"):
+        load("broker", [*FLAGS, "--traces-otlp-endpoint", "127.0.0.1:4318"], {})
+
+
+def test_without_an_endpoint_nothing_of_it_is_loaded() -> None:
+    code = (
+        "import sys, broker.main, broker.node, controller.main\n"
+        "from deploy.config.definition import ProcessConfig\nfrom deploy.config.load import load\n"
+        "from deploy.traces.set_up import of_moves, of_requests\n"
+        f"config = load('broker', {FLAGS}, {{}}).part(ProcessConfig)\n"
+        "with of_requests(config) as tracing, of_moves(config) as moved: print(tracing, moved, 'opentelemetry' in sys.modules)"
+    )
+    assert subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout == "None None False\n"
+
+
+@pytest.mark.parametrize(
+    ("endpoint", "url"),
+    [
+        ("http://c:4318", "http://c:4318/v1/traces"),
+        ("http://c:4318/", "http://c:4318/v1/traces"),
+        ("https://c/otlp/v1/traces", "https://c/otlp/v1/traces"),
+    ],
+)
+def test_the_path_is_added_where_there_is_none(endpoint: str, url: str) -> None:
+    assert url_of(endpoint) == url

@@ -1,0 +1,55 @@
+"""The first task on a machine does not wait for the compiler, and nobody sees a difference in the rows."""
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parents[3]
+
+BEGIN = """
+import fcntl, sys
+from stream.reader import kernel_build, kernel_cache
+place = kernel_cache.place_of(*kernel_build._SOURCES)
+"""
+DECODE = """
+from stream.batch.records import Record, encode_batch
+from stream.reader.decode import Decoder, Place
+block = bytes(encode_batch([Record(i, 1_000 + i, b"k%d" % i, b"v" * i) for i in range(50)], base_offset=0))
+
+def decoded():
+    decoder = Decoder()
+    batches = [*decoder.decode(block, Place("data/x", "topic", 3)), *decoder.flush()]
+    return type(decoder._rows).__name__, [row for batch in batches for row in batch.to_pylist()]
+
+first, rows = decoded()
+assert kernel_build._Build.process.wait(100) == 0
+assert "numba" not in sys.modules, "nothing was compiled here"
+second, same = decoded()
+print(first, second, rows == same, len(rows))
+"""
+
+
+def run(code: str, place: Path) -> str:
+    environment = os.environ | {"PYTHONPATH": str(ROOT), "NUMBA_CACHE_DIR": str(place)}
+    done = subprocess.run([sys.executable, "-c", BEGIN + code], env=environment, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    return done.stdout.strip()
+
+
+def test_the_first_task_takes_the_other_decoder_while_kernels_are_compiled(tmp_path: Path) -> None:
+    assert run(DECODE, tmp_path) == "NumpyRows CompiledRows True 50"
+    assert run("print(kernel_build.are_at_hand())", tmp_path) == "True", "another process finds them"
+
+
+def test_one_process_compiles_at_a_time(tmp_path: Path) -> None:
+    held = 'lock = open(place / "compiling", "w"); fcntl.flock(lock, fcntl.LOCK_EX)\n'
+    assert run(held + "print(kernel_build.are_at_hand(), kernel_build._Build.process)", tmp_path) == "False None"
+
+
+def test_what_can_not_be_compiled_aside_is_compiled_in_the_open(tmp_path: Path) -> None:
+    looks = "print(kernel_build.are_at_hand()); kernel_build._Build.process and kernel_build._Build.process.wait(10)\n"
+    assert run('sys.executable = "/bin/false"\n' + looks * 2, tmp_path).split() == ["False", "True"]
+    assert run('sys.executable = "/nonexistent"\n' + looks, tmp_path).split() == ["True"]
+    (tmp_path / "file").write_text("")
+    assert run("print(place, kernel_build.are_at_hand())", tmp_path / "file").split() == ["None", "True"]
