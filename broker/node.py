@@ -90,6 +90,7 @@ class Broker:
         store: ObjectStore,
         stream_config: StreamConfig,
         compaction_config: CompactionConfig,
+        *,
         store_stats: Callable[[], StoreStats] | None = None,
         tracing: Tracing | None = None,
     ) -> None:
@@ -155,7 +156,8 @@ class Broker:
     ) -> "Broker":
         """A broker that serves. Raises PortTaken, ConditionalWritesIgnored, TimeoutError (no controller), ControllerError, StreamError,
         UnreachableAsAdvertised."""
-        broker = cls(config, store, stream_config or StreamConfig(), compaction_config or CompactionConfig(), store_stats, tracing)
+        streams, compaction = stream_config or StreamConfig(), compaction_config or CompactionConfig()
+        broker = cls(config, store, streams, compaction, store_stats=store_stats, tracing=tracing)
         try:
             await broker._start()
         except BaseException:
