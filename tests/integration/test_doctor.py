@@ -23,6 +23,12 @@ from stream.keys import data_key, wal_key
 TOPIC = "orders"
 
 
+@pytest.fixture(autouse=True)
+def _logs_stay_as_they_are(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The command would bind all loggers of this process to a stderr that lasts as long as itself."""
+    monkeypatch.setattr("deploy.logs.to_stderr", lambda _level: None)
+
+
 @pytest.fixture(scope="module")
 def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ThreadedCluster]:
     with ThreadedCluster(tmp_path_factory.mktemp("doctor"), brokers=2) as running:
