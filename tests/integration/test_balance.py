@@ -2,13 +2,9 @@
 
 import asyncio
 import json
-import sys
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-import pytest
-import structlog
 from support.ack_recorder import AioLoad, Load, check, read_back
 from support.cli import Cli
 from support.cluster import Cluster, until
@@ -23,14 +19,6 @@ JOINED_S = 30
 """The product's rule for a new broker."""
 QUICK = {"balance_interval_ms": 300, "balance_bytes_min": 2_000, "balance_cooldown_ms": 2_000}
 REPORTS_MS = 200
-
-
-@pytest.fixture(autouse=True)
-def _logs_go_to_stderr() -> Iterator[None]:
-    """Commands run in this process, and their stdout is the answer; the cluster's log must not get into it."""
-    structlog.configure(logger_factory=structlog.PrintLoggerFactory(sys.stderr))
-    yield
-    structlog.reset_defaults()
 
 
 async def create(cluster: Cluster, leaders: list[int], brokers: int) -> None:

@@ -545,11 +545,12 @@ def _patched(world: World) -> Iterator[None]:
     originals = [getattr(target, name) for target, name, _ in replaced]
     for target, name, value in replaced:
         setattr(target, name, value)
+    logging = structlog.get_config()
     structlog.configure(processors=[_log_to(world)], wrapper_class=structlog.make_filtering_bound_logger(30))
     try:
         yield
     finally:
-        structlog.reset_defaults()
+        structlog.configure(**logging)
         for (target, name, _), original in zip(replaced, originals, strict=True):
             setattr(target, name, original)
 
