@@ -184,8 +184,9 @@ def _text(given: object) -> str:
 
 
 def _list(given: object) -> tuple[str, ...]:
-    parts = [_text(part) for part in cast("list[object]", given)] if isinstance(given, list | tuple) else _text(given).split(",")
-    return tuple(part.strip() for part in parts if part.strip())
+    """A comma separates wherever it stands: no item could be written back with one in it."""
+    texts = [_text(part) for part in cast("list[object]", given)] if isinstance(given, list | tuple) else [_text(given)]
+    return tuple(part.strip() for text in texts for part in text.split(",") if part.strip())
 
 
 _PARSERS: Final[dict[Kind, Callable[[object], object]]] = {

@@ -1,7 +1,7 @@
 """A value that was written down, for tools or for people, is read back as it was; what is outside the limits is refused."""
 
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from stream.setting import Kind, Setting, SettingInvalid, parse, shown, text_of
@@ -38,6 +38,7 @@ def test_limits(kind: Kind, value: int) -> None:
             parse(setting, value)
 
 
+@example(Kind.LIST, [","])
 @given(
     st.sampled_from(list(Kind)), st.one_of(st.text(max_size=20), st.integers(), st.floats(), st.booleans(), st.none(), st.lists(st.text()))
 )
