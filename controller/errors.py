@@ -96,7 +96,10 @@ class SnapshotCorrupt(ControllerError):
     """A metadata snapshot in the object store that does not match its checksum or version."""
 
     def __init__(self, key: str, what: str) -> None:
-        super().__init__(f"snapshot {key} is unusable: {what}. If the journal directory is whole, delete this object and start again")
+        super().__init__(
+            f"snapshot {key} is unusable: {what}. Start again, if it was the reading that failed. If it stays so and the journal directories "
+            "are whole, or another controller leads, delete this object; if every disk is lost, see penstock controller recover"
+        )
         self.key = key
 
 

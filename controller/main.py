@@ -215,7 +215,8 @@ class ControllerServer:
         self._transport = transport = PeerTransport(
             config.cluster_id, own, config.voters, quorum.receive, members=lambda: quorum.members, introduce=quorum.introduce
         )
-        await quorum.start(self._founders(identity), _snapshot_base(loaded, own, identity), transport)
+        base = _snapshot_base(loaded, own, identity)
+        await quorum.start(self._founders(identity), base, transport, passed_over=loaded.passed_over if loaded else None)
 
         async def copy_standby() -> tuple[ImageCopy, MetadataOffset]:
             return copy_image(standby.image)

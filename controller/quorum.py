@@ -17,7 +17,7 @@ from typing import Protocol, TypeVar
 import structlog
 
 from controller.directory import DataDirectory
-from controller.errors import ChangeRefused, NotLeader, SnapshotMissing
+from controller.errors import ChangeRefused, NotLeader, SnapshotCorrupt, SnapshotMissing
 from controller.journal import Journal, Recovered
 from controller.metadata.records import ControllerEpoch, MetadataOffset
 from controller.raft import membership
@@ -137,17 +137,22 @@ class RaftQuorum:
         self.failed = self._node.failed
         """Done when the quorum is over: with a result after `close`, with JournalFailed otherwise."""
 
-    async def start(self, members: Members, snapshot: Base | None, transport: Transport) -> None:
-        """Recover and take part. snapshot: the newest one, which the caller has loaded.
+    async def start(
+        self, members: Members, snapshot: Base | None, transport: Transport, *, passed_over: SnapshotCorrupt | None = None
+    ) -> None:
+        """Recover and take part. snapshot: the newest whole one, which the caller has loaded. passed_over: a newer one is damaged.
 
         members: of a cluster that begins; none: of one that exists, whose leader will tell.
 
-        Raises JournalCorrupt, SnapshotMissing (a gap before the journal).
+        Raises JournalCorrupt, SnapshotMissing (a gap before the journal), SnapshotCorrupt (`passed_over`, and the disk is empty: what
+        lies behind the older snapshot may be in the damaged one alone, as after `penstock controller recover`).
         """
         recovered = await self._node.open()
         if recovered.cut_bytes:
             _log.warning("journal_torn_end_cut", bytes=recovered.cut_bytes)
         self.began_empty = recovered.base.index == 0 and not recovered.entries
+        if self.began_empty and passed_over is not None:
+            raise passed_over
         if recovered.base.index > (snapshot.index if snapshot else 0):
             raise SnapshotMissing(recovered.base.offset, snapshot.offset if snapshot else None)
         if snapshot is not None:

@@ -49,10 +49,11 @@ class _Body(msgspec.Struct, frozen=True, array_like=True):
 
 @dataclass(frozen=True, slots=True)
 class LoadedSnapshot:
-    """base: where in the log it was taken."""
+    """base: where in the log it was taken. passed_over: what is wrong with the newest one, if this is an older one."""
 
     base: Base
     image: MetadataImage
+    passed_over: SnapshotCorrupt | None = None
 
     @property
     def offset(self) -> MetadataOffset:
@@ -117,15 +118,23 @@ class SnapshotStore:
         damaged: SnapshotCorrupt | None = None
         for key in reversed(await self._keys()):
             try:
-                body = _unpack(key, await self._store.get(key))
+                body = await self._read(key)
             except SnapshotCorrupt as error:
                 _log.error("snapshot_passed_over", key=key, reason=str(error))
                 damaged = damaged or error
                 continue
-            return LoadedSnapshot(body.base, await load_image(body.records, MetadataOffset(body.base.offset)))
+            return LoadedSnapshot(body.base, await load_image(body.records, MetadataOffset(body.base.offset)), damaged)
         if damaged is not None:
             raise damaged
         return None
+
+    async def _read(self, key: str) -> _Body:
+        """Once more if it does not match: the damage may be the answer's, and an older snapshot is no substitute for an empty journal."""
+        try:
+            return _unpack(key, await self._store.get(key))
+        except SnapshotCorrupt as error:
+            _log.warning("snapshot_read_again", key=key, reason=str(error))
+            return _unpack(key, await self._store.get(key))
 
     async def save(self, copied: ImageCopy, base: Base) -> int:
         """Write it as of `base` -> how many records. The same offset and term again is success: the content is the same."""

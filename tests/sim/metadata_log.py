@@ -126,6 +126,11 @@ class MetadataLog:
 
     def _compare(self, controller: int, entry: Entry, voters: Sequence[int]) -> None:
         committed = self._first_index + len(self._entries)
+        if entry.index <= self._first_index:
+            self._fail(
+                f"controller {controller} commits entry {entry.index} of term {entry.term}, this history begins at {self._first_index}"
+            )
+            return
         if entry.index <= committed:
             known = self._entries[entry.index - 1 - self._first_index]
             if entry != known:

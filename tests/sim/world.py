@@ -442,6 +442,8 @@ class World:
         self.network.links.mend_all()
         for disk in self.disks.values():
             disk.slow_factor, disk.failing = 1.0, False
+        for broker in self.brokers.values():
+            broker.raw_store.slow_factor = 1.0
         for process in self.processes:
             process.resume(self.loop)
 

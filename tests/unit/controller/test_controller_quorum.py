@@ -9,7 +9,7 @@ import pytest
 
 from controller.config import ControllerConfig
 from controller.directory import LocalDirectory
-from controller.errors import JournalFailed, NotLeader, QuorumClosed, SnapshotMissing
+from controller.errors import JournalFailed, NotLeader, QuorumClosed, SnapshotCorrupt, SnapshotMissing
 from controller.metadata.codec import encode_record
 from controller.metadata.image import MetadataImage
 from controller.metadata.records import ClusterRecord, ControllerEpoch, MetadataOffset
@@ -89,6 +89,23 @@ async def test_a_gap_between_snapshot_and_journal_is_refused_and_a_newer_snapsho
     assert await begin(behind, Base(30, 8, 20, MEMBERS)) == 9
     assert (behind.first_offset, behind.committed_offset) == (20, 20)
     await behind.close()
+
+
+async def test_an_empty_disk_does_not_begin_behind_an_older_snapshot_than_the_newest(tmp_path: Path) -> None:
+    """What the newest one has may be nowhere else: of a quorum that was rebuilt, the older ones are of the history before."""
+    older, damaged = Base(7, 5, 10, MEMBERS), SnapshotCorrupt("the newest", "it does not match its checksum")
+    empty = make(tmp_path)
+    with pytest.raises(SnapshotCorrupt):
+        await empty.start(MEMBERS, older, Nowhere(), passed_over=damaged)
+    assert not empty.leadership.active
+    await empty.close()
+    begun = make(tmp_path)
+    await begin(begun, older)
+    await begun.close()
+    whole = make(tmp_path)
+    await whole.start(MEMBERS, older, Nowhere(), passed_over=damaged)
+    assert whole.first_offset == 10, "a journal that is there leads on from the older one"
+    await whole.close()
 
 
 async def test_a_failed_fsync_ends_the_quorum_and_commits_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

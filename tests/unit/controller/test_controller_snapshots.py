@@ -78,10 +78,29 @@ async def test_damaged_snapshots_are_passed_over(store: MemoryStore, snapshots: 
         loaded = await snapshots.load_newest()
         assert loaded is not None
         assert loaded.image == older, f"byte {at}"
+        assert loaded.passed_over is not None
+        assert loaded.passed_over.key == key
     await store.put(key, whole[:5])
     loaded = await snapshots.load_newest()
     assert loaded is not None
     assert loaded.image == older
+
+
+async def test_a_damaged_answer_is_not_a_damaged_snapshot(store: MemoryStore, monkeypatch: pytest.MonkeyPatch) -> None:
+    answers: list[bytes] = []
+
+    class Damaging(MemoryStore):
+        async def get(self, key: str) -> bytes:
+            answers.append(await store.get(key))
+            return answers[-1][:-1] if len(answers) == 1 else answers[-1]
+
+    await save(SnapshotStore(store, "c", kept=2), 1)
+    newer = await save(SnapshotStore(store, "c", kept=2), 2)
+    damaging = Damaging()
+    monkeypatch.setattr(damaging, "list", store.list)
+    loaded = await SnapshotStore(damaging, "c", kept=2).load_newest()
+    assert loaded is not None
+    assert (loaded.image, loaded.passed_over, len(answers)) == (newer, None, 2)
 
 
 async def test_if_no_snapshot_is_whole_the_start_says_so(store: MemoryStore, snapshots: SnapshotStore) -> None:
