@@ -97,8 +97,8 @@ class SnapshotCorrupt(ControllerError):
 
     def __init__(self, key: str, what: str) -> None:
         super().__init__(
-            f"snapshot {key} is unusable: {what}. Start again, if it was the reading that failed. If it stays so and the journal directories "
-            "are whole, or another controller leads, delete this object; if every disk is lost, see penstock controller recover"
+            f"snapshot {key} is unusable: {what}. Start again, if it was the reading that failed. If it stays so and the journal "
+            "directories are whole, or another controller leads, delete this object; if every disk is lost, see penstock controller recover"
         )
         self.key = key
 
