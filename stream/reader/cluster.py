@@ -2,12 +2,12 @@
 
 Invariant: a process has one view per cluster, which goes forward only; work is done on the reader's background loop. All that is remembered
 belongs to the process, so this object is only a name: it may be pickled. Every wait has a deadline. Nothing is asked of brokers.
+Must not import Arrow at once: Spark makes a process for each look, and Arrow would take half of its time.
 """
 
 import asyncio
 import time
 from collections.abc import Sequence
-from contextlib import aclosing
 from dataclasses import dataclass
 from typing import Final
 from uuid import UUID
@@ -18,10 +18,8 @@ from stream.manifest.leases import HeldLease
 from stream.manifest.model import ManifestRoot
 from stream.manifest.plan import OffsetRange
 from stream.manifest.view import ClusterView, PartitionState
-from stream.reader.arrow import Array, pa, pc
+from stream.reader.background import BackgroundLoop, background
 from stream.reader.errors import ObjectGone
-from stream.reader.read import read_slices
-from stream.reader.read_sync import BackgroundLoop, background
 from stream.reader.slices import AbortedTransaction, Slice
 
 DEADLINE_S: Final = 300.0
@@ -33,7 +31,6 @@ LOOKUPS_MAX: Final = 16
 REPLANS_MAX: Final = 3
 """Plans that are renewed in a row without one more record read. Objects of a fresh plan stay for a minute at least."""
 
-_TIMESTAMP: Final = pa.timestamp("us", tz="UTC")
 _views: "WeakKeyDictionary[BackgroundLoop, dict[tuple[str, str], ClusterView]]" = WeakKeyDictionary()
 
 
@@ -121,26 +118,19 @@ class StoreCluster:
 
     async def _first_of(self, wanted: OffsetRange, timestamp_ms: int) -> int | None:
         """By the indexes to the object, by its blocks and batches to the record."""
+        from stream.reader.lookup import first_as_young  # Arrow, which most who look into a cluster do without
+
         view = await self.view()
+        store = await background().store(self.store_url)
         for attempt in range(REPLANS_MAX + 1):
             try:
-                return await self._read_to(await view.plan([wanted], timestamp_from_ms=timestamp_ms), timestamp_ms)
+                return await first_as_young(store, await view.plan([wanted], timestamp_from_ms=timestamp_ms), timestamp_ms)
             except ObjectGone as gone:
                 if attempt == REPLANS_MAX:
                     raise
                 wanted = wanted._replace(start_offset=gone.slice.start_offset)
                 await view.refresh()
         raise AssertionError("the last attempt raises")
-
-    async def _read_to(self, slices: Sequence[Slice], timestamp_ms: int) -> int | None:
-        store = await background().store(self.store_url)
-        for part in slices:
-            async with aclosing(read_slices(store, [part], ("offset", "timestamp"), min_timestamp_ms=timestamp_ms)) as batches:
-                async for batch in batches:
-                    index = first_not_before(batch.column("timestamp"), timestamp_ms)
-                    if index is not None:
-                        return int(batch.column("offset")[index].as_py())
-        return None
 
     async def _lease(self, lease_id: UUID, root: ManifestRoot, ttl_ms: int, owner: str, renewed: bool) -> None:
         held = await self._held(lease_id, owner)
@@ -153,13 +143,6 @@ class StoreCluster:
         view = await self.view()
         store = await background().store(self.store_url)
         return HeldLease(store, view.cluster_id, lease_id, owner, _now_ms)
-
-
-def first_not_before(timestamps: Array, timestamp_ms: int) -> int | None:
-    """The index of the first row that is as young as that."""
-    young = pc.greater_equal(timestamps, pa.scalar(timestamp_ms * 1_000, _TIMESTAMP))
-    index = int(pc.index(young, True).as_py())
-    return None if index < 0 else index
 
 
 def _now_ms() -> Millis:

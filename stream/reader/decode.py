@@ -70,9 +70,12 @@ class Aborted:
 _NOTHING_ABORTED: Final = Aborted()
 
 
-def open_rows(columns: Sequence[str], config: ReadConfig, *, compiled: bool | None = None) -> t.Rows:
-    """The fast decoder where numba is installed and the kernels are at hand, else the other; compiled: this one and no other."""
-    if find_spec("numba") is not None and kernel_build.are_at_hand() if compiled is None else compiled:
+def open_rows(columns: Sequence[str], config: ReadConfig, *, compiled: bool | None = None, size_bytes: int | None = None) -> t.Rows:
+    """The fast decoder where numba is installed, the kernels are at hand, and it is worth it; compiled: this one and no other.
+
+    size_bytes: of what will be decoded, compressed or not; None: nobody knows.
+    """
+    if find_spec("numba") is not None and kernel_build.are_wanted(size_bytes) if compiled is None else compiled:
         from stream.reader.decode_buffers import CompiledRows
 
         return CompiledRows(columns, config)
@@ -84,11 +87,18 @@ def open_rows(columns: Sequence[str], config: ReadConfig, *, compiled: bool | No
 class Decoder:
     """Give it block after block, of any partitions; flush it at the end. One per task; serves one thread at a time."""
 
-    def __init__(self, columns: Sequence[str] = DEFAULT, config: ReadConfig | None = None, *, compiled: bool | None = None) -> None:
-        """Raises ValueError for columns that do not exist."""
+    def __init__(
+        self,
+        columns: Sequence[str] = DEFAULT,
+        config: ReadConfig | None = None,
+        *,
+        compiled: bool | None = None,
+        size_bytes: int | None = None,
+    ) -> None:
+        """compiled, size_bytes: as for `open_rows`. Raises ValueError for columns that do not exist."""
         config = config or ReadConfig()
         self.schema = arrow_schema(columns)
-        self._rows = open_rows(columns, config, compiled=compiled)
+        self._rows = open_rows(columns, config, compiled=compiled, size_bytes=size_bytes)
         self._inflater = Inflater(config.uncompressed_batch_bytes_max)
         self._table: t.Table = np.zeros((t.TABLE_ROWS, t.TABLE_COLUMNS), np.int64)
 

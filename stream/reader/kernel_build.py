@@ -1,6 +1,7 @@
 """Compiles the kernels beside the first tasks on a machine: it takes 8 s of CPU, once per version, and no record waits for it.
 
-Until it is done tasks decode with `decode_numpy`, which gives the same rows; each task looks again. It is a process of its own: compiling
+Until it is done tasks decode with `decode_numpy`, which gives the same rows; each task looks again. So do processes that have little to
+decode, for whom the import of the kernels would be most of the time. It is a process of its own: compiling
 in a thread would hold the GIL against the task that it is to help, and a process that ends must not take a compiler in mid-air with it.
 Invariants: one such process a machine and user at a time (a lock that it holds); it outlives the task that began it, and nobody waits for
 it. Where it fails, or where nothing can be kept, kernels are compiled in the open, at the next use, and the error is seen.
@@ -19,10 +20,31 @@ _KERNELS: Final = "stream.reader.decode_kernel"
 _SOURCES: Final = (decode_table.__file__, str(Path(__file__).with_name("decode_kernel.py")))
 
 
+_WORTHWHILE_BYTES: Final = 16 << 20
+"""Numba and the kernels take a process 0.8 s of CPU to import. The other decoder does 20 MB/s of small batches, 250 MB/s of large ones."""
+
+
 class _Build:
     """The one that this process began, if it did."""
 
     process: subprocess.Popen[bytes] | None = None
+
+
+class _Decoded:
+    """What this process has decoded, or was about to, without the kernels."""
+
+    size_bytes = 0
+
+
+def are_wanted(size_bytes: int | None) -> bool:
+    """Whether the kernels are at hand, and so much (None: nobody knows) is worth importing them, on top of what there was before."""
+    if _KERNELS in sys.modules:
+        return True
+    if size_bytes is not None:
+        _Decoded.size_bytes += size_bytes
+        if _Decoded.size_bytes < _WORTHWHILE_BYTES:
+            return False
+    return are_at_hand()
 
 
 def are_at_hand() -> bool:

@@ -12,8 +12,8 @@ from objectstore.errors import InvalidStoreUrl, ObjectStoreError
 from stream.manifest.errors import TooManyLeases
 from stream.manifest.plan import OffsetRange
 from stream.manifest.view import ClusterView, PartitionState
+from stream.reader.background import background
 from stream.reader.cluster import DEADLINE_S, StoreCluster
-from stream.reader.read_sync import background
 from stream.spark.errors import InvalidOption, OffsetsMismatch
 from stream.spark.offsets import Offsets, TopicPartition, shown
 from stream.spark.options import Topics

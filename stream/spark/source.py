@@ -25,7 +25,6 @@ from pyspark.sql.streaming.datasource import (
 from pyspark.sql.types import StructType
 
 from stream.manifest.plan import OffsetRange
-from stream.reader.arrow import RecordBatch
 from stream.reader.slices import Slice
 from stream.spark import ranges
 from stream.spark.cluster import Found, SparkCluster
@@ -41,6 +40,7 @@ from stream.spark.starts import QueryStart
 from stream.spark.tasks import TaskReader
 
 if TYPE_CHECKING:
+    from stream.reader.arrow import RecordBatch
     from stream.spark.sink.writers import BatchWriter, StreamWriter
 
 _log = structlog.get_logger(__name__)
@@ -176,7 +176,7 @@ class BatchReader(DataSourceReader):
         chosen = [_narrowed(item, pushed) for item in wanted if pushed.selects(item.topic, item.partition)]
         return query.tasks(query.cluster.plan([item for item in chosen if item.start_offset < item.end_offset], pushed.timestamp_from_ms))
 
-    def read(self, partition: InputPartition) -> Iterator[RecordBatch]:
+    def read(self, partition: InputPartition) -> Iterator["RecordBatch"]:
         """Nothing to read is one partition without a value."""
         return self._query.task_reader(self._pushed).read(partition.value or ())
 
@@ -291,7 +291,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         self._keep_objects()
         return query.tasks(query.cluster.plan(ranges.stream_ranges(from_json(start), stop, found.bounds, query.report)))
 
-    def read(self, partition: InputPartition) -> Iterator[RecordBatch]:
+    def read(self, partition: InputPartition) -> Iterator["RecordBatch"]:
         return self._query.task_reader(Pushed()).read(partition.value or ())
 
     def commit(self, end: OffsetsJson) -> None:

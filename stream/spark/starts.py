@@ -17,8 +17,8 @@ from objectstore.errors import ObjectNotFound, PreconditionFailed
 from objectstore.ports import ObjectStore
 from stream.errors import ObjectCorrupt
 from stream.keys import spark_query_prefix
+from stream.reader.background import background
 from stream.reader.cluster import DEADLINE_S
-from stream.reader.read_sync import background
 from stream.spark.cluster import SparkCluster
 from stream.spark.offsets import OffsetsJson
 

@@ -7,18 +7,19 @@ unless `failOnDataLoss` is false.
 from collections.abc import Iterator, Sequence
 from contextlib import closing
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 import structlog
 
 from stream.errors import StreamError
 from stream.manifest.errors import OffsetsMissing, TopicReplaced, UnknownPartition
-from stream.reader.arrow import RecordBatch
-from stream.reader.renew import read_renewed
 from stream.reader.slices import Slice
 from stream.spark.cluster import SparkCluster
 from stream.spark.errors import DataLoss
 from stream.spark.filters import Pushed
-from stream.spark.rows import chosen
+
+if TYPE_CHECKING:
+    from stream.reader.arrow import RecordBatch
 
 _log = structlog.get_logger(__name__)
 
@@ -34,8 +35,11 @@ class TaskReader:
     retry_interval_ms: int
     read_committed: bool
 
-    def read(self, slices: Sequence[Slice]) -> Iterator[RecordBatch]:
+    def read(self, slices: Sequence[Slice]) -> Iterator["RecordBatch"]:
         """Raises ReadError (damage), DataLoss, ObjectGone if objects go faster than plans are renewed."""
+        from stream.reader.renew import read_renewed  # Arrow: for those who read, not for those who plan
+        from stream.spark.rows import chosen
+
         conditions, young_ms = self.pushed.of_rows, self.pushed.timestamp_from_ms
         batches = read_renewed(
             self.cluster,

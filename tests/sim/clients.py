@@ -98,10 +98,12 @@ class Producer:
             return True
         if (
             code is ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER
-            and not self._world.leases
+            and (not self._world.leases or broker in self._world.zombies)
             and self._world.leader(part, self._rng, exact=True)[0] is not broker
         ):
-            return False  # a former leader that believes in itself refuses what it does not know; with leases it would not answer
+            # A former leader that believes in itself refuses what it does not know. With leases it would not answer, unless its node has
+            # come back in another process: then its lease is worth nothing, and only what it acknowledges is kept back, by the WAL's fence.
+            return False
         if code not in _RETRIED:
             self._world.fail(f"producer {self._name} writes in order to {part} and is told {code.name}: {item.error_message}")
         return False

@@ -8,13 +8,14 @@ from random import Random
 from typing import TYPE_CHECKING
 
 from controller.errors import ControllerError
+from controller.metadata.objects import ObjectPhase
 from controller.rpc.client import ControllerClient
 from deploy.errors import DeployError
 from deploy.rewrite import ControllerRewrites
 from objectstore.errors import ObjectStoreError
 from stream.compaction.plan import Merge
 from stream.errors import StreamError
-from stream.ids import Millis, StreamId
+from stream.ids import Millis, ObjectId, StreamId
 from stream.spark.compact.job import RewriteResult, RewriteTask, rewrite
 from stream.spark.compact.run import Exchange
 from tests.sim.control import addresses
@@ -91,13 +92,19 @@ class SimRewriter:
         self.world.trace("rewritten", self.process.name, stream_id, [not conflict for conflict in conflicts])
         if self.rng.random() < 0.3:
             again = await metadata.commit(stream_id, exchanges)
-            if [not text for text, was in zip(again, conflicts, strict=True) if not was].count(False) and not self._is_deleted(stream_id):
+            refused = [exchange for exchange, was, text in zip(exchanges, conflicts, again, strict=True) if text and not was]
+            if any(self._is_there(exchange.new.object_id) for exchange in refused) and not self._is_deleted(stream_id):
                 self.world.fail(f"{self.process.name} repeats a commit and hears {again}")
 
     async def _written(self, task: RewriteTask) -> RewriteResult:
         if self.rng.random() < 0.1:
             await rewrite(self.store, task, self.now_ms)  # an attempt that is repeated
         return await rewrite(self.store, task, self.now_ms)
+
+    def _is_there(self, object_id: ObjectId) -> bool:
+        """Committed, and not merged away by somebody since."""
+        state = self.world.metadata.image.objects.get(object_id)
+        return state is not None and state.phase == ObjectPhase.COMMITTED and state.refs > 0
 
     def _is_deleted(self, stream_id: StreamId) -> bool:
         return self.world.metadata.image.streams.get(stream_id) is None

@@ -19,12 +19,10 @@ def spark() -> Iterator[SparkSession]:
     os.environ["PYTHONPATH"] = str(ROOT)
     session = (
         SparkSession.builder.master("local[2]")
-        .config("spark.ui.enabled", "false")
         .config("spark.sql.shuffle.partitions", "2")
         .config("spark.sql.session.timeZone", "UTC")
         .config("spark.driver.host", "127.0.0.1")
         .config("spark.driver.memory", "1g")
-        .config("spark.driver.extraJavaOptions", "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC")  # thorough compilation never pays off here
         .config("spark.log.level", "ERROR")
         .getOrCreate()
     )

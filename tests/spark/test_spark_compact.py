@@ -22,9 +22,9 @@ from controller.metadata.image import MetadataImage
 from controller.metadata.objects import ObjectPhase
 from deploy.metadata import look
 from deploy.rewrite import Target, rewrite_topic
-from objectstore.url import open_store
-from stream.manifest.view import ClusterView
 from stream.reader import scan
+from stream.reader.background import background
+from stream.reader.cluster import StoreCluster
 from stream.spark.compact.plan import RewriteOptions
 from stream.spark.table.engines import SparkEngine
 
@@ -79,18 +79,14 @@ def create(cluster: HurriedCluster, topic: str) -> None:
 
 def layout(cluster: HurriedCluster, topic: str) -> Layout:
     async def seen() -> Layout:
-        store = open_store(cluster.state().store_url)
-        try:
-            view = ClusterView(store)
-            await view.refresh()
-            logs = await view.committed(topic) if view.topics(topic) else []
-        finally:
-            await store.close()
+        view = await StoreCluster(cluster.state().store_url).view()
+        await view.refresh()
+        logs = await view.committed(topic) if view.topics(topic) else []
         runs = [run for log in logs for run in log.runs]
         ends = {log.partition: max((run.end_offset for run in log.runs if len(run)), default=0) for log in logs}
         return Layout(sum(map(len, runs)), ends, sum(sum(run.sizes_bytes) for run in runs))
 
-    return asyncio.run(seen())
+    return background().run(seen())
 
 
 def many_objects(cluster: HurriedCluster, topic: str) -> Layout:
@@ -128,13 +124,10 @@ def is_clean(cluster: HurriedCluster) -> bool:
     """Nothing is prepared, and every data object in the bucket is referred to."""
 
     async def keys() -> set[str]:
-        store = open_store(cluster.state().store_url)
-        try:
-            return {info.key async for info in store.list("data/")}
-        finally:
-            await store.close()
+        store = await background().store(cluster.state().store_url)
+        return {info.key async for info in store.list("data/")}
 
-    found = asyncio.run(keys())
+    found = background().run(keys())
 
     def of(image: MetadataImage) -> bool:
         return not any(state.phase == ObjectPhase.PREPARED for state in image.objects) and not orphaned_objects(image, found)

@@ -92,11 +92,9 @@ def main(job: Job) -> None:
     builder: Any = SparkSession.builder
     spark: Any = (
         builder.master(job.master)
-        .config("spark.ui.enabled", "false")
         .config("spark.driver.host", "127.0.0.1")
         .config("spark.driver.memory", "512m")
         .config("spark.executor.memory", "512m")
-        .config("spark.driver.extraJavaOptions", "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC")
         .config("spark.log.level", "OFF")
         .getOrCreate()
     )

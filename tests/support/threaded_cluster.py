@@ -241,7 +241,7 @@ def until(condition: Callable[[], bool], timeout_s: float = _WAIT_S) -> None:
     deadline = time.monotonic() + timeout_s
     while not condition():
         assert time.monotonic() < deadline, "the condition did not come to hold"
-        time.sleep(0.05)
+        time.sleep(0.1)
 
 
 def _wait(answers: Iterable[Any]) -> None:

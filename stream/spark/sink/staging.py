@@ -12,7 +12,7 @@ from uuid import uuid4
 
 from stream.keys import staged_key, staged_prefix
 from stream.reader.arrow import RecordBatch, pa
-from stream.reader.read_sync import background
+from stream.reader.background import background
 from stream.spark.sink.rows import check_rows
 
 OBJECT_BYTES_MAX: Final = 16 << 20

@@ -18,7 +18,7 @@ import msgspec
 from objectstore.errors import ConditionalConflict, ObjectStoreError, PreconditionFailed
 from objectstore.ports import ObjectStore
 from stream.reader.arrow import Buffer, Schema, pa
-from stream.reader.read_sync import background
+from stream.reader.background import background
 from stream.spark.table.arrow import Footer, Table, pq
 from stream.spark.table.errors import CommitConflict, CommitUnknown, InvalidTable
 from stream.spark.table.files import FilePlace, fitted

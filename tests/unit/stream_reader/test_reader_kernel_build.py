@@ -53,3 +53,15 @@ def test_what_can_not_be_compiled_aside_is_compiled_in_the_open(tmp_path: Path) 
     assert run('sys.executable = "/nonexistent"\n' + looks, tmp_path).split() == ["True"]
     (tmp_path / "file").write_text("")
     assert run("print(place, kernel_build.are_at_hand())", tmp_path / "file").split() == ["None", "True"]
+
+
+def test_kernels_are_imported_for_those_who_have_much_to_decode(tmp_path: Path) -> None:
+    code = """
+from stream.reader.decode import Decoder
+while kernel_build._Build.process is None:
+    Decoder()
+assert kernel_build._Build.process.wait(100) == 0
+sizes = [1_000, kernel_build._WORTHWHILE_BYTES // 2, kernel_build._WORTHWHILE_BYTES // 2, 0]
+print(*(type(Decoder(size_bytes=size)._rows).__name__ for size in sizes))
+"""
+    assert run(code, tmp_path).split() == ["NumpyRows", "NumpyRows", "CompiledRows", "CompiledRows"], "what came before counts"

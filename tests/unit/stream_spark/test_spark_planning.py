@@ -1,5 +1,7 @@
 """Packing, rate limits and filters: nothing lost, nothing twice, nothing larger than allowed."""
 
+import subprocess
+import sys
 from collections.abc import Sequence
 from datetime import UTC, datetime
 from typing import Any
@@ -21,7 +23,7 @@ from pyspark.sql.datasource import (
 )
 
 from stream.reader.arrow import pa
-from stream.reader.cluster import first_not_before
+from stream.reader.lookup import first_not_before
 from stream.reader.slices import Slice
 from stream.spark.filters import Condition, Pushed
 from stream.spark.limits import limit_bytes, limit_rows, must_wait
@@ -215,3 +217,13 @@ def test_between_is_two_conditions() -> None:
         Condition("offset", "<", 4),
         Condition("offset", ">=", 2),
     ]
+
+
+def test_who_names_columns_and_plans_does_without_arrow() -> None:
+    """Spark makes a process of Python for either, every time."""
+    code = (
+        "import sys; sys.modules['pyarrow'] = sys.modules['numpy'] = sys.modules['numba'] = None; import pyspark_penstock as found\n"
+        "print(found.DefaultSource({'store': 's3://b', 'subscribe': 't', 'columns': 'offset,value'}).schema().simpleString())"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, timeout=60)
+    assert done.stdout.strip() == "struct<offset:bigint,value:binary>"

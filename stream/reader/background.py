@@ -1,0 +1,94 @@
+"""One event loop in the background for code without one, such as Spark's Python workers and planners.
+
+Invariant: a process has one background loop with one client per store URL, whatever number of readers; a fork begins anew with its own, as
+threads and sockets do not survive it. Must not import Arrow: processes that only plan import this.
+Waits are bounded by the deadlines of the store's own calls. Source: Spark `python/pyspark/daemon.py` (workers are forked and used again).
+"""
+
+import asyncio
+import atexit
+import os
+from collections.abc import Coroutine
+from contextlib import suppress
+from threading import Lock, Thread
+from typing import Any, TypeVar
+
+from objectstore.ports import ObjectStore
+from objectstore.url import open_store
+
+_T = TypeVar("_T")
+_CLOSE_S = 10.0
+
+
+class BackgroundLoop:
+    """An event loop in a thread of its own, and the stores that belong to it."""
+
+    def __init__(self) -> None:
+        self._loop = asyncio.new_event_loop()
+        self._stores: dict[str, ObjectStore] = {}
+        self._thread = Thread(target=self._loop.run_forever, name="penstock-reader", daemon=True)
+        self._thread.start()
+
+    def run(self, work: Coroutine[Any, Any, _T], timeout_s: float | None = None) -> _T:
+        """Its result; the calling thread waits."""
+        return asyncio.run_coroutine_threadsafe(work, self._loop).result(timeout_s)
+
+    async def store(self, url: str) -> ObjectStore:
+        """Called on the loop."""
+        store = self._stores.get(url)
+        if store is None:
+            store = self._stores[url] = open_store(url)
+        return store
+
+    def close(self) -> None:
+        """Close all stores and end the thread."""
+        try:
+            self.run(self._close_stores(), _CLOSE_S)
+        finally:
+            self._loop.call_soon_threadsafe(self._loop.stop)
+            self._thread.join(_CLOSE_S)
+            self._loop.close()
+
+    async def _close_stores(self) -> None:
+        """One that fails leaves none of the others open."""
+        stores = list(self._stores.values())
+        self._stores.clear()
+        for result in await asyncio.gather(*(store.close() for store in stores), return_exceptions=True):
+            if isinstance(result, BaseException):
+                raise result
+
+
+class _Process:
+    """What this process shares between its readers."""
+
+    def __init__(self) -> None:
+        self._lock = Lock()
+        self._background: BackgroundLoop | None = None
+
+    def background(self) -> BackgroundLoop:
+        with self._lock:
+            if self._background is None:
+                self._background = BackgroundLoop()
+            return self._background
+
+    def forget(self) -> None:
+        """In the child of a fork: the thread is not there, the lock may be held by one that never lets go."""
+        self._lock = Lock()
+        self._background = None
+
+    def close(self) -> None:
+        """At the interpreter's end, when it starts no threads any more: a store that would need one to close has nothing left to lose."""
+        background, self._background = self._background, None
+        if background is not None:
+            with suppress(RuntimeError, TimeoutError):
+                background.close()
+
+
+_process = _Process()
+os.register_at_fork(after_in_child=_process.forget)
+atexit.register(_process.close)
+
+
+def background() -> BackgroundLoop:
+    """The loop of this process."""
+    return _process.background()
