@@ -113,7 +113,8 @@ class SteadyProducer(Client):
                 self.failed.append(f"{part} number {number}: {error}")
                 self.record.violate(f"{self.name} is refused {identity!r}: {error}")
             else:
-                self.record.acknowledged(part, self.label, number, message.offset())
+                offset = message.offset()  # None: the broker knew the batch from before, and not any more where it lies
+                self.record.acknowledged(part, self.label, number, -1 if offset is None else offset)
 
         self._producer.produce(part[0], identity + _PADDING, partition=part[1], on_delivery=delivered)
 

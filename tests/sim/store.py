@@ -95,14 +95,19 @@ class SimStore:
         self._faulty = FaultyStore(bucket, rng)
         self.slow_factor = 1.0
         """For this client alone: its way to the store is bad."""
-        self._under_way: dict[int, asyncio.Task[None]] = {}
+        self._under_way: dict[int, tuple[str, asyncio.Task[None]]] = {}
         self._serial = 0
 
     def process_died(self) -> None:
         """Requests that are on their way arrive, or do not."""
-        for task in self._under_way.values():
-            if self._rng.random() < 0.5:
-                task.cancel()
+        for operation, task in self._under_way.values():
+            self._sender_gone(operation, task)
+
+    def _sender_gone(self, operation: str, task: "asyncio.Task[None]") -> None:
+        if self._rng.random() < 0.5:
+            task.cancel()
+        elif operation == "put":
+            task.get_loop().call_later(self._weather.put_lingers_s, task.cancel, context=Context())
 
     async def get(self, key: str) -> bytes:
         return await self._call("get", key, lambda: self._faulty.get(key))
@@ -151,15 +156,12 @@ class SimStore:
         self._serial += 1
         serial = self._serial
         task = asyncio.get_running_loop().create_task(self._travel(operation, key, call, answer), context=Context())
-        self._under_way[serial] = task
+        self._under_way[serial] = operation, task
         task.add_done_callback(lambda _: self._under_way.pop(serial, None))
         try:
             return await answer
         except asyncio.CancelledError:
-            if self._rng.random() < 0.5:
-                task.cancel()
-            elif operation == "put":
-                asyncio.get_running_loop().call_later(self._weather.put_lingers_s, task.cancel, context=Context())
+            self._sender_gone(operation, task)
             raise
 
     async def _travel(self, operation: str, key: str, call: Callable[[], Awaitable[Any]], answer: "asyncio.Future[Any]") -> None:
