@@ -17,6 +17,7 @@ from controller.health import ServeHealth, tell_nobody
 from stream.collector import tune_collector
 from stream.compaction.plan import CompactionConfig
 from stream.config import StreamConfig
+from stream.stacks import tell_on_quit
 from stream.tracing import Tracing
 
 log = structlog.get_logger()
@@ -55,7 +56,7 @@ async def serve(
     from broker.node import PROBE_PREFIX, Broker
     from broker.self_check import UnreachableAsAdvertised
     from broker.server import PortTaken
-    from controller.errors import ControllerError
+    from controller.errors import ControllerError, NodeRefused
     from objectstore.errors import ObjectStoreError
     from objectstore.url import open_store
     from stream.errors import StreamError
@@ -64,6 +65,7 @@ async def serve(
     loop = asyncio.get_running_loop()
     for number in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(number, stop_asked.set)
+    tell_on_quit(loop)
     health = BrokerHealth()
     try:
         store = open_store(store_url, meter=health.requests)
@@ -78,7 +80,7 @@ async def serve(
                 )
             except (PortTaken, UnreachableAsAdvertised, ControllerError, ObjectStoreError, StreamError, TimeoutError) as error:
                 log.error("broker_not_started", reason=str(error))
-                return EXIT_NOT_STARTED
+                return EXIT_FENCED if isinstance(error, NodeRefused) else EXIT_NOT_STARTED
             tune_collector()
             probe = StoreProbe(lambda: store.put(f"{PROBE_PREFIX}health-{broker.node_id}", b"x"))
             health.started(broker, probe)

@@ -44,6 +44,7 @@ from objectstore.ports import ObjectStore
 from stream.clock import WallClock
 from stream.collector import tune_collector
 from stream.ids import Millis
+from stream.stacks import tell_on_quit
 
 _log = structlog.get_logger()
 
@@ -355,6 +356,7 @@ async def run_controller(
     stopping = asyncio.Event()
     for number in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(number, stopping.set)
+    tell_on_quit(loop)
     server = ControllerServer(config, store, moved=moved)
     health = ControllerHealth(server, requests)
     async with serve_health(health):

@@ -143,11 +143,13 @@ class Processes:
         return process is None or process.poll() is not None
 
     async def until_serving(self) -> None:
-        """All of them. Raises TimeoutError, which says who does not."""
+        """All of them. Raises TimeoutError, which says who does not; their logs say at what they were."""
         patience = Patience(START_TIMEOUT_S)
-        while missing := [node.name for node in self.brokers() if not await is_serving("127.0.0.1", node.port)]:
+        while missing := [node for node in self.brokers() if not await is_serving("127.0.0.1", node.port)]:
             if not patience.lasts():
-                raise TimeoutError(f"{', '.join(missing)}: no answer within {START_TIMEOUT_S:.0f} s")
+                for node in missing:
+                    self.signal(node, signal.SIGQUIT)
+                raise TimeoutError(f"{', '.join(node.name for node in missing)}: no answer within {START_TIMEOUT_S:.0f} s")
             await asyncio.sleep(0.1)
 
     async def leading_controller(self) -> str:

@@ -1,0 +1,39 @@
+"""What a process is at, told on SIGQUIT as a JVM tells it: the stacks of its threads and of its asyncio tasks, on stderr.
+
+Of threads even when the event loop hangs (faulthandler writes without Python); of tasks when the loop lives and something waits for ever.
+Costs nothing until it is asked for. Source: CPython `faulthandler`; `jstack`.
+"""
+
+import asyncio
+import faulthandler
+import signal
+import sys
+from collections.abc import Iterator
+from typing import Any
+
+
+def tell_on_quit(loop: asyncio.AbstractEventLoop) -> None:
+    """Call in the main thread. The order matters: faulthandler passes the signal on to whoever had it before, which is the loop."""
+    loop.add_signal_handler(signal.SIGQUIT, _tell_tasks)
+    faulthandler.register(signal.SIGQUIT, chain=True)
+
+
+def _tell_tasks() -> None:
+    lines: list[str] = []
+    for task in sorted(asyncio.all_tasks(), key=lambda task: task.get_name()):
+        lines += [f"task {task.get_name()}:", *(f"  {place}" for place in _places(task.get_coro()))]
+    sys.stderr.write("\n".join((*lines, "")))
+    sys.stderr.flush()
+
+
+def _places(awaited: object) -> Iterator[str]:
+    """From the task's own coroutine to what it waits for at last."""
+    while awaited is not None:
+        frame = _first(awaited, "cr_frame", "gi_frame", "ag_frame")
+        yield f"{awaited!r:.120}" if frame is None else f"{frame.f_code.co_qualname} ({frame.f_code.co_filename}:{frame.f_lineno})"
+        awaited = _first(awaited, "cr_await", "gi_yieldfrom", "ag_await")
+
+
+def _first(of: object, *names: str) -> Any:  # noqa: ANN401 - coroutines, generators and their frames have no common type
+    """The first of these attributes that there is."""
+    return next((found for name in names if (found := getattr(of, name, None)) is not None), None)
