@@ -114,6 +114,21 @@ class _Server(ThreadingHTTPServer):
             super().handle_error(request, client_address)  # type: ignore[arg-type]  # typeshed names the parameter's type privately
 
 
+class _Lines:
+    """What a connection sends. has_ended: it ended where a line was wanted, which the standard library takes for the end of the headers."""
+
+    def __init__(self, stream: io.BufferedIOBase) -> None:
+        self._stream = stream
+        self.read = stream.read
+        self.close = stream.close
+        self.has_ended = False
+
+    def readline(self, size: int = -1, /) -> bytes:
+        line = self._stream.readline(size)
+        self.has_ended = self.has_ended or not line.endswith(b"\n")
+        return line
+
+
 class _Handler(BaseHTTPRequestHandler):
     """HTTP/1.1 with connections that stay open: the body is read whole before the answer, the answer goes out in one piece."""
 
@@ -122,7 +137,14 @@ class _Handler(BaseHTTPRequestHandler):
     front: Front
     server_address: tuple[str, int]
 
+    def setup(self) -> None:
+        super().setup()
+        self._lines = self.rfile = _Lines(self.rfile)  # type: ignore[assignment]  # what is used of it is there
+
     def _answer(self) -> None:
+        if self._lines.has_ended:  # the client died in the middle of the headers: like S3, do nothing of it
+            self.close_connection = True
+            return
         has_length = "Content-Length" in self.headers
         if "Transfer-Encoding" in self.headers or (self.command in {"PUT", "POST"} and not has_length):
             self.send_error(411, "Length Required")
