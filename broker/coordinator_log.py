@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from typing import Final, Protocol, TypeAlias
 
 from broker.partition.append import AppendGroup
+from broker.partition.log import check_advanced
 from broker.partition.partition import Partition
 from broker.ports import Node
 from broker.wire.error_codes import ErrorCode
@@ -124,17 +125,22 @@ class TopicLog:
         group.run(self._node.storage, [(led, memoryview(batch))], now_ms)
 
     async def read(self, partition: int) -> AsyncIterator[LogBatch]:
-        """From the log start to the high watermark as it is now; coordinators append nothing before they have loaded. Raises NotLed."""
+        """From the log start to the high watermark as it is now; coordinators append nothing before they have loaded.
+
+        Raises NotLed, LogInconsistent, and what `Partition.read` raises.
+        """
         led = self._node.partitions.get(self._topic_name, partition)
         if not isinstance(led, Partition):
             raise NotLed(f"{self._topic_name}-{partition}: {led}")
         offset, end_offset = led.log_start_offset, led.high_watermark
         while offset < end_offset:
+            before = offset
             for view in await led.read(offset, READ_BYTES):
                 data = memoryview(view)
                 for at, header in iter_headers(data):
                     offset = Offset(header.next_offset)
                     yield _decode(data[at : at + header.size_bytes], header)
+            check_advanced(led.log.data.stream_id, before, offset, end_offset)
 
 
 def _decode(batch: memoryview, header: BatchHeader) -> LogBatch:

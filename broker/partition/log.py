@@ -67,6 +67,12 @@ class LogInconsistent(StreamError):
         self.stream_id = stream_id
 
 
+def check_advanced(stream_id: StreamId, before: Offset, after: Offset, end: Offset) -> None:
+    """Of a walk over batches in memory, which would else go round for ever without giving anybody else a turn. Raises LogInconsistent."""
+    if after <= before:
+        raise LogInconsistent(stream_id, f"no batch begins at offset {before}, the log ends at {end}")
+
+
 _encode = msgspec.msgpack.Encoder().encode
 _decode_recovery = msgspec.msgpack.Decoder(_Recovery).decode
 _decode_producers = msgspec.msgpack.Decoder(ProducerSnapshot).decode
@@ -181,11 +187,13 @@ class PartitionLog:
         within = AbortedWithin(start_offset, end_offset)
         offset, stop = max(start_offset, self.txn.start_offset), self.txn.confirmed_offset
         while offset < stop and not within.is_complete:
+            before = offset
             for chunk in await storage.read(self.txn.stream_id, Offset(offset), stop, _EVENTS_BYTES):
                 view = memoryview(chunk)
                 for at, header in iter_headers(chunk):
                     within.take(decode_events(view[at : at + header.size_bytes]))
                     offset = Offset(header.next_offset)
+            check_advanced(self.txn.stream_id, before, offset, stop)
         return within.by_first_offset()
 
     def _check_room(self, header: BatchHeader) -> Refusal | None:
@@ -250,6 +258,5 @@ async def _scan(storage: Storage, log: PartitionLog, recovery_offset: Offset, no
                 log.epochs.assign(StreamEpoch(header.partition_leader_epoch), Offset(header.base_offset))
                 log.appended(header, Offset(header.base_offset), now_ms, marker)
                 offset = Offset(header.next_offset)
-        if offset == before:
-            raise LogInconsistent(data.stream_id, f"no batch begins at offset {before}, the log ends at {end}")
+        check_advanced(data.stream_id, before, offset, end)
     _log.info("partition_log_scanned", stream_id=data.stream_id, from_offset=recovery_offset, end_offset=end, bytes=log.dirty_bytes)
