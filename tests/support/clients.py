@@ -30,10 +30,10 @@ def confluent_consumer(bootstrap: str, group: str, **settings: Any) -> Consumer:
     return Consumer({"bootstrap.servers": bootstrap, "group.id": group} | GROUP_SETTINGS | named)
 
 
-def create_topic(bootstrap: str, topic: str, partitions: int = 1, **config: str) -> None:
+def create_topic(bootstrap: str, topic: str, partitions: int = 1, *, timeout_s: float = TIMEOUT_S, **config: str) -> None:
     admin = AdminClient({"bootstrap.servers": bootstrap})
     settings = {name.replace("_", "."): value for name, value in config.items()}
-    admin.create_topics([NewTopic(topic, partitions, config=settings)])[topic].result(TIMEOUT_S)
+    admin.create_topics([NewTopic(topic, partitions, config=settings)])[topic].result(timeout_s)
 
 
 def produce(bootstrap: str, topic: str, records: Iterable[bytes], partitions: Iterable[int] = (0,), **settings: Any) -> None:

@@ -40,7 +40,7 @@ def cluster() -> Iterator[LocalCluster]:
 def create(cluster: LocalCluster) -> None:
     """The client repeats a request that takes a busy machine longer than its patience; the topic is there then."""
     try:
-        create_topic(cluster.bootstrap, "t", PARTITIONS)
+        create_topic(cluster.bootstrap, "t", PARTITIONS, timeout_s=120)
     except KafkaException as error:
         if error.args[0].code() != KafkaError.TOPIC_ALREADY_EXISTS:
             raise
