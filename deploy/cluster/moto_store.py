@@ -114,17 +114,13 @@ class _Server(ThreadingHTTPServer):
             super().handle_error(request, client_address)  # type: ignore[arg-type]  # typeshed names the parameter's type privately
 
 
-class _Lines:
+class _Lines(io.BufferedReader):
     """What a connection sends. has_ended: it ended where a line was wanted, which the standard library takes for the end of the headers."""
 
-    def __init__(self, stream: io.BufferedIOBase) -> None:
-        self._stream = stream
-        self.read = stream.read
-        self.close = stream.close
-        self.has_ended = False
+    has_ended = False
 
-    def readline(self, size: int = -1, /) -> bytes:
-        line = self._stream.readline(size)
+    def readline(self, size: int | None = -1, /) -> bytes:
+        line = super().readline(size)
         self.has_ended = self.has_ended or not line.endswith(b"\n")
         return line
 
@@ -139,7 +135,7 @@ class _Handler(BaseHTTPRequestHandler):
 
     def setup(self) -> None:
         super().setup()
-        self._lines = self.rfile = _Lines(self.rfile)  # type: ignore[assignment]  # what is used of it is there
+        self.rfile = self._lines = _Lines(self.rfile.detach())
 
     def _answer(self) -> None:
         if self._lines.has_ended:  # the client died in the middle of the headers: like S3, do nothing of it

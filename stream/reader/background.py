@@ -1,7 +1,7 @@
 """One event loop in the background for code without one, such as Spark's Python workers and planners.
 
 Invariant: a process has one background loop with one client per store URL, whatever number of readers; a fork begins anew with its own, as
-threads and sockets do not survive it. Must not import Arrow: processes that only plan import this.
+threads and sockets do not survive it. Must not import Arrow: processes that only look import this.
 Waits are bounded by the deadlines of the store's own calls. Source: Spark `python/pyspark/daemon.py` (workers are forked and used again).
 """
 

@@ -2,7 +2,7 @@
 
 Invariant: a process has one view per cluster, which goes forward only; work is done on the reader's background loop. All that is remembered
 belongs to the process, so this object is only a name: it may be pickled. Every wait has a deadline. Nothing is asked of brokers.
-Must not import Arrow at once: Spark makes a process for each look, and Arrow would take half of its time.
+Must not import Arrow at once: Spark makes a process to ask for the columns, and Arrow would take nearly half of its time.
 """
 
 import asyncio

@@ -219,8 +219,8 @@ def test_between_is_two_conditions() -> None:
     ]
 
 
-def test_who_names_columns_and_plans_does_without_arrow() -> None:
-    """Spark makes a process of Python for either, every time."""
+def test_who_names_columns_does_without_arrow() -> None:
+    """Spark makes a process of Python for that, every time."""
     code = (
         "import sys; sys.modules['pyarrow'] = sys.modules['numpy'] = sys.modules['numba'] = None; import pyspark_penstock as found\n"
         "print(found.DefaultSource({'store': 's3://b', 'subscribe': 't', 'columns': 'offset,value'}).schema().simpleString())"
