@@ -7,6 +7,7 @@ from support.ack_recorder import Load, number_of
 
 from objectstore.errors import ObjectNotFound
 from objectstore.ports import ObjectStore
+from stream.batch.header import iter_headers
 from stream.batch.records import decode_records
 from stream.block_cache import BlockCache
 from stream.ids import Millis, ObjectId, Offset, StreamId
@@ -27,8 +28,8 @@ async def read(store: ObjectStore, slices: Sequence[Slice]) -> dict[int, list[tu
         source = ObjectRange(ObjectId(0), item.key, ObjectRole.STREAM, item.object_size_bytes, held)
         position = start
         while position < end:
-            for batch in await reader.read([source], position, 1 << 20, end_offset=end):
-                for record in decode_records(batch):
+            for view in await reader.read([source], position, 1 << 20, end_offset=end):
+                for record in (record for at, _ in iter_headers(view) for record in decode_records(view[at:])):
                     if position <= record.offset < end:
                         assert record.value is not None
                         found[item.partition].append((record.offset, number_of(record.value)))

@@ -1,7 +1,7 @@
 """A reader of the store alone, beside processes that are killed: over HTTP, with nothing from any of them but the store's address."""
 
 import asyncio
-from collections.abc import Iterator
+from collections.abc import AsyncIterator, Iterator
 
 import pytest
 from support.ack_recorder import ConfluentLoad, check
@@ -9,6 +9,7 @@ from support.dev_cluster import penstock
 from support.store_reader import Follower
 
 from deploy.cluster.handle import LocalCluster
+from objectstore.ports import ObjectStore
 from objectstore.url import open_store
 
 pytestmark = [pytest.mark.system, pytest.mark.timeout(180)]
@@ -24,8 +25,14 @@ def cluster() -> Iterator[LocalCluster]:
         yield cluster
 
 
-async def test_acknowledged_records_are_seen_in_the_store_whoever_was_killed(cluster: LocalCluster) -> None:
+@pytest.fixture
+async def store(cluster: LocalCluster) -> AsyncIterator[ObjectStore]:
     store = open_store(cluster.state().store_url)
+    yield store
+    await store.close()
+
+
+async def test_acknowledged_records_are_seen_in_the_store_whoever_was_killed(cluster: LocalCluster, store: ObjectStore) -> None:
     follower = Follower(store, "t", PARTITIONS)
     async with ConfluentLoad(cluster.bootstrap, "t", PARTITIONS, **PATIENCE) as load:
         for role in ("broker", "controller"):
@@ -42,4 +49,3 @@ async def test_acknowledged_records_are_seen_in_the_store_whoever_was_killed(clu
     fresh = Follower(store, "t", PARTITIONS)
     await fresh.until_seen(load)
     assert await fresh.log() == log
-    await store.close()
