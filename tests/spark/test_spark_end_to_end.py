@@ -62,14 +62,27 @@ def start(spark: SparkSession, store_url: str, sink: Rows, directory: Path) -> S
     return writing.option("checkpointLocation", str(directory / "check")).trigger(processingTime="500 milliseconds").start()
 
 
+async def running(spark: SparkSession, store_url: str, sink: Rows, directory: Path) -> StreamingQuery:
+    """Spark gives a source's Python process ten seconds to connect, which a busy machine may take (PythonWorkerFactory, no option): started
+    again then, as whoever supervises a query does.
+    """
+    while True:
+        query = await asyncio.to_thread(start, spark, store_url, sink, directory)
+        await holds(lambda: bool(query.recentProgress) or not query.isActive)  # noqa: B023 - of this round
+        if query.isActive:
+            return query
+        assert "failed to connect back" in str(query.exception()), query.exception()
+
+
 async def test_the_rows_of_the_query_are_what_was_acknowledged(spark: SparkSession, cluster: HurriedCluster, tmp_path: Path) -> None:
     sink, store_url = Rows(), cluster.state().store_url
-    query = await asyncio.to_thread(start, spark, store_url, sink, tmp_path)
+    query = await running(spark, store_url, sink, tmp_path)
     try:
         async with PacedLoad(cluster.bootstrap, "t", PARTITIONS, **{"request.timeout.ms": 4_000, "socket.timeout.ms": 5_000}) as load:
             await load.until_acknowledged(50)
             await brokers_compacted(store_url)
-            await holds(lambda: sink.count() > 0)
+            await holds(lambda: sink.count() > 0 or not query.isActive)
+            assert query.exception() is None
             killed = cluster.brokers()[0]
             cluster.kill([killed])
             await asyncio.to_thread(rewrite, cluster)
