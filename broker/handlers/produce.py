@@ -1,7 +1,8 @@
 """Produce: the hot path of writing. No task, no copy: parse, check, append as one group, answer when it is durable.
 
 Invariants: all partitions of a request that are open here go into one group, at once, so requests of a connection enter the log in their
-order; a partition that is just being opened takes its part as soon as it is open, before anybody who came later; acks 1 means what acks
+order; a partition that is just being opened takes its part as soon as it is open, before anybody who came later; what a producer sent
+behind a part that was refused is refused, too, until that comes again; acks 1 means what acks
 -1 means (there is no weaker durability to offer); nothing is acknowledged that is not durable; without a live session nothing is appended,
 and the connection is closed: our metadata are old then, and librdkafka, told NOT_LEADER, would ask nobody but us for newer ones, for ever.
 Limits: a part waits for its partition at most the request's timeout, and 30 s; 0.5 s before the election is held, because answers of one
@@ -20,6 +21,7 @@ from broker.errors import ErrorCode
 from broker.handlers.leader_hints import LeaderHints
 from broker.partition.append import AppendGroup
 from broker.partition.partition import Partition
+from broker.partition.refused import RETRIED
 from broker.ports import Node, RequestContext, Respond
 from broker.server import CannotAnswer
 from broker.wire.leader_hint import NodeEndpoint
@@ -76,7 +78,7 @@ class _ProduceCall:
                 elif found is ErrorCode.LEADER_NOT_AVAILABLE:
                     self._append_when_open(name, wanted.records, result)
                 else:
-                    result.error_code = found
+                    self._refuse(name, wanted.records, result, found)
         if parts:
             self._append(parts, targets)
         if self._request.acks == _ACKS_NONE:
@@ -95,7 +97,7 @@ class _ProduceCall:
             times.end(number, loop_time(), counts=group.outcomes[0].code is ErrorCode.NONE)
             self._settle_one()
 
-        group = AppendGroup(settled, trace=self._trace)
+        group = AppendGroup(settled, self._node.partitions.refused, trace=self._trace)
         self._groups.append((group, targets))
         self._pending_count += 1
         group.run(self._node.storage, parts, self._node.now_ms())
@@ -115,7 +117,8 @@ class _ProduceCall:
             if isinstance(found, Partition) and self._node.can_write():
                 self._append([(found, records)], [result])
             else:
-                result.error_code = ErrorCode.NOT_LEADER_OR_FOLLOWER if isinstance(found, Partition) else found
+                code = ErrorCode.NOT_LEADER_OR_FOLLOWER if isinstance(found, Partition) else found
+                self._refuse(topic_name, records, result, code)
             self._settle_one()
 
         def expired() -> None:
@@ -126,6 +129,11 @@ class _ProduceCall:
         longest_s = _WAIT_ELECTED_MAX_S if self._node.partitions.is_expected(topic_name, result.index) else _WAIT_OPEN_MAX_S
         timer = loop.call_later(min(max(self._request.timeout_ms, 0) / 1000, longest_s), expired)
         forget = self._node.partitions.when_open(topic_name, result.index, opened)
+
+    def _refuse(self, topic_name: str, records: memoryview | None, result: ProducePartitionResult, code: ErrorCode) -> None:
+        result.error_code = code
+        if code in RETRIED:
+            self._node.partitions.refused.note(topic_name, result.index, records, self._node.now_ms())
 
     def _settle_one(self) -> None:
         self._pending_count -= 1

@@ -1,8 +1,9 @@
 """Batches for many partitions become one group of the storage: one WAL object holds all of them or none.
 
 Invariants: everything is checked before anything changes, so a refused partition leaves no trace and a refused group changes nothing; a
-partition appears once in a group; what readers of the store have to know of a transaction is in the group of its batch; nobody is told
-"appended" before it is durable, and that goes for repetitions of a batch that is itself not durable yet.
+partition appears once in a group; a batch whose predecessor was refused is refused, too (`RefusedBatches`); what readers of the store have
+to know of a transaction is in the group of its batch; nobody is told "appended" before it is durable, and that goes for repetitions of a
+batch that is itself not durable yet.
 Must not: await, or know the wire format. Budget: 25 us for one partition with one small batch.
 Source: DESIGN.md section 4; KIP-98.
 """
@@ -12,6 +13,7 @@ from typing import Final, TypeAlias
 
 from broker.partition.partition import Partition
 from broker.partition.producer_state import KnownBatch
+from broker.partition.refused import RETRIED, RefusedBatches
 from broker.partition.validation import Refusal
 from broker.wire.error_codes import ErrorCode
 from stream.batch.control import Marker
@@ -65,19 +67,31 @@ class _Planned:
 class AppendGroup:
     """One group on its way. `outcomes` has one entry for each part, in order; `settled` is called once, when all of them are final."""
 
-    __slots__ = ("_from_coordinator", "_pending_count", "_planned", "_settled", "_trace", "outcomes")
+    __slots__ = ("_from_coordinator", "_now_ms", "_pending_count", "_planned", "_refused", "_settled", "_trace", "outcomes")
 
-    def __init__(self, settled: Callable[[], None], *, from_coordinator: bool = False, trace: RequestTrace | None = None) -> None:
-        """from_coordinator: of this broker, whose transactional batches are a producer's but carry no sequence."""
+    def __init__(
+        self,
+        settled: Callable[[], None],
+        refused: RefusedBatches | None = None,
+        *,
+        from_coordinator: bool = False,
+        trace: RequestTrace | None = None,
+    ) -> None:
+        """refused: None where nothing has a sequence. from_coordinator: of this broker, whose transactional batches are a producer's but
+        carry none.
+        """
         self.outcomes: list[AppendOutcome] = []
         self._planned: list[_Planned] = []
         self._settled = settled
+        self._refused = refused
+        self._now_ms = Millis(0)
         self._from_coordinator = from_coordinator
         self._trace = trace
         self._pending_count = 1
 
     def run(self, storage: Storage, parts: Sequence[tuple[Partition, Content]], now_ms: Millis) -> None:
         """Append what can be. Returns at once; `settled` may already have been called then."""
+        self._now_ms = now_ms
         for partition, content in parts:
             self._plan(partition, content, now_ms)
         if self._planned:
@@ -87,8 +101,9 @@ class AppendGroup:
     def _plan(self, partition: Partition, content: Content, now_ms: Millis) -> None:
         outcome = AppendOutcome(partition)
         self.outcomes.append(outcome)
-        if not partition.accepts_records:
-            outcome.fail(ErrorCode.NOT_LEADER_OR_FOLLOWER, None)
+        why = self._refusal(partition, content)
+        if why is not None:
+            self._refuse(partition, None if isinstance(content, Marker) else content, outcome, ErrorCode.NOT_LEADER_OR_FOLLOWER, why)
             return
         log = partition.log
         marker: Marker | None = None
@@ -110,6 +125,21 @@ class AppendGroup:
         else:
             assert records is not None
             self._planned.append(_Planned(partition, plan, log.place(records, plan, now_ms, marker), marker, outcome))
+
+    def _refusal(self, partition: Partition, content: Content) -> str | None:
+        """Why this can not be appended now, if it can not."""
+        if not partition.accepts_records:
+            return "this broker stops leading the partition"
+        if not self._refused or not isinstance(content, memoryview):
+            return None
+        return self._refused.held_back(partition.topic_name, partition.index, content, partition.log.producers, self._now_ms)
+
+    def _refuse(
+        self, partition: Partition, batch: BatchHeader | memoryview | None, outcome: AppendOutcome, code: ErrorCode, message: str
+    ) -> None:
+        outcome.fail(code, message)
+        if self._refused is not None and code in RETRIED:
+            self._refused.note(partition.topic_name, partition.index, batch, self._now_ms)
 
     def _append(self, storage: Storage, now_ms: Millis) -> None:
         entries = [entry for planned in self._planned for entry in planned.entries]
@@ -167,7 +197,7 @@ class AppendGroup:
         # WalFull is over soon; after anything else this broker start can not acknowledge any more and somebody else will lead.
         code = ErrorCode.KAFKA_STORAGE_ERROR if isinstance(error, WalFull) else ErrorCode.NOT_LEADER_OR_FOLLOWER
         for planned in self._planned:
-            planned.outcome.fail(code, str(error))
+            self._refuse(planned.partition, planned.header, planned.outcome, code, str(error))
 
     def _settle_one(self) -> None:
         self._pending_count -= 1

@@ -28,6 +28,7 @@ from broker.partition.life import Held, Lifecycle, Steps
 from broker.partition.log import LogConfig
 from broker.partition.notice import Notice, NoticeConfig
 from broker.partition.partition import Partition
+from broker.partition.refused import RefusedBatches
 from broker.partition.validation import TopicRules
 from broker.ports import LeaderChangeListener
 from broker.wire.error_codes import ErrorCode
@@ -101,6 +102,7 @@ class PartitionManager:
         self.cold_reads = ByteLimiter(COLD_BYTES_MAX)
         """What all fetches together may be reading from the store."""
         self.append_times = AppendTimes()
+        self.refused = RefusedBatches()
         self._tasks: set[asyncio.Task[None]] = set()
         self._retries: dict[float, set[PartitionKey]] = {}
         self._timers: dict[float, asyncio.TimerHandle] = {}

@@ -99,6 +99,13 @@ class ProducerState:
             return ErrorCode.INVALID_TXN_STATE
         return verdict
 
+    def expected_sequence(self, producer_id: int, epoch: int) -> int | None:
+        """With what its next batch has to begin; None: nothing is known of the producer here."""
+        producer = self._producers.get(producer_id)
+        if producer is None:
+            return None
+        return sequence_after(producer.batches[-1].last_sequence, 1) if epoch == producer.epoch and producer.batches else 0
+
     def check_marker(self, marker: Marker) -> ErrorCode | None:
         """May this transaction be ended so? A marker for a producer without a transaction may come: it is a repetition, and harmless."""
         producer = self._producers.get(marker.producer_id)

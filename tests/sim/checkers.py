@@ -57,6 +57,7 @@ class Checker:
         self._owners: dict[tuple[Part, int], WalIdentity] = {}
         self.acked = self._history.acked
         self.check_all_read = self._history.check_all_read
+        self.check_order = self._history.check_order
         self.forgotten_ids: list[range] = []
         """Object ids that a recovery skipped: what an old broker puts under them afterwards, nobody can know."""
         bucket.listener = self
@@ -147,6 +148,11 @@ class Checker:
         if epoch is not None:
             ends = self._acked_end.setdefault(part, {})
             ends[epoch] = max(ends.get(epoch, 0), end)
+
+    def delivered(self, part: Part, base: int, identities: list[bytes]) -> None:
+        """A client takes these records for acknowledged. base -1: it was not told where they lie."""
+        for at, identity in enumerate(identities):
+            self._history.acknowledged(part, base + at if base >= 0 else -1, identity)
 
     def fetched(self, part: Part, high_watermark: int, offset: int, batches: list[list[Record]]) -> None:
         """A broker lets somebody read from `offset`."""

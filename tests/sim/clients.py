@@ -96,17 +96,18 @@ class Producer:
         code = ErrorCode(item.error_code)
         if code in (ErrorCode.NONE, ErrorCode.DUPLICATE_SEQUENCE_NUMBER):
             return True
-        if (
-            code is ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER
-            and (not self._world.leases or broker in self._world.zombies)
-            and self._world.leader(part, self._rng, exact=True)[0] is not broker
-        ):
-            # A former leader that believes in itself refuses what it does not know. With leases it would not answer, unless its node has
-            # come back in another process: then its lease is worth nothing, and only what it acknowledges is kept back, by the WAL's fence.
+        if code is ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER and may_lag(self._world, part, broker, self._rng):
             return False
         if code not in _RETRIED:
             self._world.fail(f"producer {self._name} writes in order to {part} and is told {code.name}: {item.error_message}")
         return False
+
+
+def may_lag(world: "World", part: Part, broker: SimBroker, rng: Random) -> bool:
+    """A former leader that believes in itself refuses what it does not know. With leases it would not answer, unless its node has come
+    back in another process: then its lease is worth nothing, and only what it acknowledges is kept back, by the WAL's fence.
+    """
+    return (not world.leases or broker in world.zombies) and world.leader(part, rng, exact=True)[0] is not broker
 
 
 def _settle(answer: "asyncio.Future[Any]", results: Any) -> None:

@@ -17,12 +17,16 @@ from objectstore.errors import ObjectStoreError
 from stream.batch.control import decode_marker
 from stream.batch.header import Buffer, iter_headers
 from stream.batch.records import decode_records
+from stream.block_cache import BlockCache
 from stream.errors import StreamError
+from stream.ids import Millis, ObjectId, Offset, StreamId
 from stream.manifest.errors import ManifestNotFound
 from stream.manifest.plan import OffsetRange
 from stream.manifest.view import ClusterView
+from stream.object_reader import ObjectReader
+from stream.ports import ObjectRange, ObjectRole, StreamRange
 from stream.reader.errors import ObjectGone
-from stream.reader.slices import AbortedTransaction
+from stream.reader.slices import AbortedTransaction, Slice
 from tests.sim.checkers import Part
 from tests.sim.frames import decode_response, encode_request
 from tests.sim.ledger import Ledger
@@ -53,6 +57,7 @@ class StoreReader:
         self._judge = judge
         self._rng = Random(f"{world.seed}/store-reader")
         self._view = ClusterView(world.bucket)
+        self._objects = ObjectReader(world.bucket, BlockCache(1))
         self._ends: dict[Part, int] = {}
         self._starts: list[int] = []
         """Of the slices that were read last: where a range may be cut."""
@@ -94,10 +99,24 @@ class StoreReader:
         values: list[bytes] = []
         self._starts = []
         for item in await self._view.plan(wanted):
-            batches = await self._world.read_slice(item)
+            batches = await self._read(item)
             self._starts.append(item.start_offset)
             values += _kept(batches, aborted[item.stream_id], item.start_offset, item.end_offset)
         return values
+
+    async def _read(self, item: Slice) -> list[Buffer]:
+        """Whole batches of it, from the bucket. Raises ObjectStoreError."""
+        held = StreamRange(
+            StreamId(item.stream_id), Offset(item.start_offset), Offset(item.end_offset), item.record_count, item.size_bytes, Millis(0)
+        )
+        source = ObjectRange(ObjectId(0), item.key, ObjectRole.STREAM, item.object_size_bytes, held)
+        batches: list[Buffer] = []
+        position = item.start_offset
+        while position < item.end_offset:
+            found = await self._objects.read([source], position, 1 << 20, end_offset=item.end_offset)
+            batches += found
+            position = max(header.next_offset for _, header in iter_headers(found[-1]))
+        return batches
 
 
 def _kept(batches: list[Buffer], aborted: list[AbortedTransaction], low: int, high: int) -> list[bytes]:

@@ -35,6 +35,8 @@ class Connection:
     def __init__(self, world: "World", broker: "SimBroker") -> None:
         self.broker = broker
         self.is_broken = False
+        self._is_cut = False
+        """Something was lost on the way there: nothing behind it arrives."""
         self._world = world
         process = PROCESS.get()
         self._link = "client" if process is None else process.link
@@ -69,9 +71,11 @@ class Connection:
 
     def _arrive(self, frame: bytes, answer: "asyncio.Future[Any]") -> None:
         network, broker = self._world.network, self.broker
-        if network.links.blocked(self._link, broker.process.link):
+        if self._is_cut or network.links.blocked(self._link, broker.process.link):
+            self._is_cut = True
             return
         if broker.process.dead or network.chance():
+            self._is_cut = True
             self._back(answer, None)
         else:
             broker.deliver(self._start, frame, answer)

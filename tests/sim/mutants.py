@@ -14,6 +14,7 @@ import controller.managers.replacement as replacement
 from broker.partition.append import AppendGroup
 from broker.partition.partition import Partition
 from broker.partition.producer_state import ProducerState
+from broker.partition.refused import RefusedBatches
 from controller.janitor import Janitor
 from controller.journal import Journal
 from controller.quorum import RaftQuorum
@@ -306,6 +307,11 @@ def _sources_not_compared() -> list[Patch]:
     return [(replacement, "_check_source", lambda stream, source: None)]
 
 
+def _refused_batches_not_remembered() -> list[Patch]:
+    """What was sent behind a refused batch is looked at by itself: a gap, or the first batch of a producer that nobody knows."""
+    return [(RefusedBatches, "held_back", lambda *_: None)]
+
+
 MUTANTS: dict[str, Callable[[], list[Patch]]] = {
     "ack_before_durable": _ack_before_durable,
     "ack_out_of_order": _ack_out_of_order,
@@ -338,6 +344,7 @@ MUTANTS: dict[str, Callable[[], list[Patch]]] = {
     "image_not_rebuilt_after_a_reign": _image_not_rebuilt_after_a_reign,
     "snapshot_of_what_is_not_committed": _snapshot_of_what_is_not_committed,
     "sources_not_compared": _sources_not_compared,
+    "refused_batches_not_remembered": _refused_batches_not_remembered,
 } | RECOVERY_MUTANTS
 MUTANTS |= TRANSACTION_MUTANTS
 

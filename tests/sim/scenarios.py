@@ -51,6 +51,9 @@ SCENARIOS: Mapping[str, Mapping[str, int]] = {
         "slow_store": 2, "store_down": 1, "crash_controller": 1, "pause_controller": 1, "coup": 1,
         "cut_controller": 1, "split": 1, "slow_disk": 1, "nothing": 2,
     },
+    "pipeline": {
+        "crash": 4, "pause": 1, "move": 4, "ping_pong": 2, "leave": 1, "slow_store": 1, "store_down": 1, "cut": 1, "nothing": 1,
+    },
 }  # fmt: skip
 
 
@@ -69,6 +72,9 @@ TRANSACTIONAL = frozenset({"transactions", "coordinators"})
 
 COORDINATING = frozenset({"coordinators"})
 """Here almost nothing else goes on."""
+
+PIPELINED = frozenset({"pipeline"})
+"""Here some producers have several batches of a partition under way."""
 
 READING = frozenset({"controller", "quorum"})
 """Here somebody asks the controllers all the time, without changing anything."""

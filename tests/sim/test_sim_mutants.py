@@ -42,6 +42,7 @@ SCENARIO = {
     "snapshot_of_what_is_not_committed": "quorum",
     "backup_judged_by_an_old_leader": "quorum",
     "sources_not_compared": "rewrite",
+    "refused_batches_not_remembered": "pipeline",
     "deleted_before_the_backup": "disaster",
     "answered_before_the_backup": "disaster",
     "ids_and_epochs_given_out_again": "disaster",

@@ -35,12 +35,7 @@ from controller.rpc.client import ControllerClient
 from controller.rpc.follower import MetadataFollower
 from controller.rpc.messages import AlterReassignments, CreateTopics, GetKeyValue, NewTopic, PartitionTarget, PutKeyValue
 from controller.snapshots import LoadedSnapshot
-from stream.batch.header import Buffer, iter_headers
-from stream.block_cache import BlockCache
-from stream.ids import Millis, NodeEpoch, NodeId, ObjectId, Offset, StreamId
-from stream.object_reader import ObjectReader
-from stream.ports import ObjectRange, ObjectRole, StreamRange
-from stream.reader.slices import Slice
+from stream.ids import Millis, NodeEpoch, NodeId
 from tests.sim.checkers import Checker, Part, Violation
 from tests.sim.clients import Consumer, Producer
 from tests.sim.control import SimController, SimQuorum, SimReign, addresses, new_uuid
@@ -50,7 +45,8 @@ from tests.sim.loop import Process, VirtualLoop, process_name
 from tests.sim.metadata_log import MetadataLog
 from tests.sim.network import Network, SimChannel, SimListener, SimRaftSender
 from tests.sim.nodes import SimBroker
-from tests.sim.scenarios import BALANCED, COORDINATING, READING, SCENARIOS, TRANSACTIONAL, WITHOUT_LEASE, Chaos
+from tests.sim.pipelined import PipelinedProducer
+from tests.sim.scenarios import BALANCED, COORDINATING, PIPELINED, READING, SCENARIOS, TRANSACTIONAL, WITHOUT_LEASE, Chaos
 from tests.sim.store import Bucket, StoreWeather
 from tests.sim.transactional import PARTITIONS, TXN_TOPIC
 from tests.sim.transactions import Transactions
@@ -130,7 +126,6 @@ class World:
         self._admin: ControllerClient = self._admin_process.context().run(
             lambda: ControllerClient(addresses(limits.controllers), rng=Random(f"{seed}/admin"))
         )
-        self._objects = ObjectReader(self.bucket, BlockCache(1))
         self._images: deque[tuple[float, dict[Part, tuple[int, int]]]] = deque()
 
     # --- what everybody uses -----------------------------------------------------------------------------------------------------------
@@ -196,20 +191,6 @@ class World:
     def log_start(self, part: Part) -> int:
         topic = self.metadata.image.topics.by_name(part[0])
         return 0 if topic is None else self.metadata.image.streams.known(topic.partitions[part[1]].data_stream_id).start_offset
-
-    async def read_slice(self, item: Slice) -> list[Buffer]:
-        """Whole batches of it, from the bucket. Raises ObjectStoreError."""
-        held = StreamRange(
-            StreamId(item.stream_id), Offset(item.start_offset), Offset(item.end_offset), item.record_count, item.size_bytes, Millis(0)
-        )
-        source = ObjectRange(ObjectId(0), item.key, ObjectRole.STREAM, item.object_size_bytes, held)
-        batches: list[Buffer] = []
-        position = item.start_offset
-        while position < item.end_offset:
-            found = await self._objects.read([source], position, 1 << 20, end_offset=item.end_offset)
-            batches += found
-            position = max(header.next_offset for _, header in iter_headers(found[-1]))
-        return batches
 
     def _new_process(self, name: str) -> Process:
         process = Process(name)
@@ -361,7 +342,8 @@ class World:
         stop = asyncio.Event()
         producers = [Producer(self, number, idempotent=number > 0) for number in range(self.limits.producers + 1)]
         consumers = [Consumer(self, number) for number in range(2)]
-        writing = [self.loop.create_task(producer.run(stop)) for producer in producers]
+        pipelined = [PipelinedProducer(self, number) for number in range(2 if self.scenario in PIPELINED else 0)]
+        writing = [self.loop.create_task(producer.run(stop)) for producer in (*producers, *pipelined)]
         reading = [self.loop.create_task(consumer.run(stop)) for consumer in consumers]
         transactions = Transactions(self)
         transacting = [self.loop.create_task(work) for work in transactions.run(stop)]
@@ -382,6 +364,8 @@ class World:
         watching.cancel()
         self.checker.check_metadata()
         await self._within(_QUIET_LIMIT_S, "not everything can be read after the clean-up", self._read_all(10))
+        for producer in pipelined:
+            producer.check_order()
 
     async def _create_topic(self) -> None:
         topics = [NewTopic(name=TOPIC, partitions=self.limits.partitions)]

@@ -366,6 +366,10 @@ def committed_values(partition, fetch_offset) -> tuple[list[bytes], int]:
     return values, offset
 
 
+def idempotent(sequence, *values, pid=42, epoch=0):
+    return batch(*values, producer_id=pid, producer_epoch=epoch, base_sequence=sequence)
+
+
 def transactional(pid, sequence, *values, epoch=0):
     return batch(*values, producer_id=pid, producer_epoch=epoch, base_sequence=sequence, attributes=TRANSACTIONAL_MASK)
 

@@ -4,17 +4,13 @@ import asyncio
 
 import msgspec
 import pytest
-from partition_world import NOW, World, batch, key_of
+from partition_world import NOW, World, batch, idempotent, key_of
 
 from broker.partition.life import Lifecycle
 from broker.partition.log import LogConfig
 from broker.partition.partition import Partition
 from broker.server import CannotAnswer
 from broker.wire.error_codes import ErrorCode
-
-
-def idempotent(sequence, *values, pid=42, epoch=0):
-    return batch(*values, producer_id=pid, producer_epoch=epoch, base_sequence=sequence)
 
 
 def state_of(partition):

@@ -2,7 +2,7 @@
 
 import asyncio
 
-from partition_world import World, batch
+from partition_world import World, batch, idempotent
 
 from broker.partition.partition import Partition
 from broker.wire.error_codes import ErrorCode
@@ -85,6 +85,43 @@ async def test_requests_that_are_ahead_of_the_move_wait_at_the_target_in_their_o
     sent = [two.start_produce({("t", 0): batch(b"%d" % at)}) for at in range(5)]
     answers = [(await answer)["t", 0] for answer in sent]
     assert [answer.base_offset for answer in answers] == list(range(5))
+    await asyncio.gather(one.close(), two.close())
+
+
+async def test_what_was_sent_behind_a_refused_request_is_refused_until_that_comes_again():
+    """The first gives up waiting before the partition opens, the others do not: their gap is this broker's doing, no loss."""
+    world, one, two = await world_of(1, 2)
+    world.topic("t")
+    await one.opened("t")
+    assert (await one.produce("t", idempotent(0, b"0"))).base_offset == 0
+    await one.crash()
+    world.fence(one)
+    impatient = two.start_produce({("t", 0): idempotent(1, b"1")}, timeout_ms=0)
+    assert (await impatient)["t", 0].error_code == ErrorCode.NOT_LEADER_OR_FOLLOWER
+    behind = [two.start_produce({("t", 0): records}) for records in (idempotent(2, b"2"), idempotent(3, b"3"))]
+    newcomer = two.start_produce({("t", 0): idempotent(1, b"x", pid=43)}, timeout_ms=0)
+    assert (await newcomer)["t", 0].error_code == ErrorCode.NOT_LEADER_OR_FOLLOWER
+    await world.recover(one, two)
+    assert [(await answer)["t", 0].error_code for answer in behind] == [ErrorCode.NOT_LEADER_OR_FOLLOWER] * 2
+    assert (await two.produce("t", idempotent(2, b"y", pid=43))).error_code == ErrorCode.NOT_LEADER_OR_FOLLOWER, "it is new here"
+    assert (await two.produce("t", idempotent(5, b"5", pid=44))).base_offset == 1, "new, too, but nothing was refused"
+    answers = [await two.produce("t", idempotent(at, b"%d" % at)) for at in (1, 2, 3)]
+    assert [answer.base_offset for answer in answers] == [2, 3, 4]
+    assert (await two.produce("t", idempotent(5, b"5"))).error_code == ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER, "a gap that nobody made here"
+    await two.close()
+
+
+async def test_a_request_behind_one_that_never_comes_again_is_out_of_order_in_the_end():
+    world, one, two = await world_of(1, 2)
+    world.topic("t")
+    await one.opened("t")
+    assert (await one.produce("t", idempotent(0, b"0"))).base_offset == 0
+    assert (await two.produce("t", idempotent(1, b"1"))).error_code == ErrorCode.NOT_LEADER_OR_FOLLOWER
+    world.move("t", 2)
+    await two.opened("t")
+    assert (await two.produce("t", idempotent(2, b"2"))).error_code == ErrorCode.NOT_LEADER_OR_FOLLOWER
+    world.now_ms += 30_001
+    assert (await two.produce("t", idempotent(2, b"2"))).error_code == ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER
     await asyncio.gather(one.close(), two.close())
 
 

@@ -1,0 +1,94 @@
+"""`RefusedBatches`: which batch is held back for which, and for how long."""
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from partition_world import NOW, idempotent
+
+from broker.partition.producer_state import SEQUENCES_COUNT, ProducerState
+from broker.partition.refused import RefusedBatches
+from stream.ids import Millis, Offset
+
+LATER = Millis(NOW + 30_001)
+
+
+def batch(sequence, count=1, *, pid=42, epoch=0):
+    return memoryview(idempotent(sequence, *[b"x"] * count, pid=pid, epoch=epoch))
+
+
+def known(sequence, count=1, *, epoch=0):
+    """A log that ends with this batch."""
+    producers = ProducerState()
+    producers.record(42, epoch, sequence, count, base_offset=Offset(0), end_offset=Offset(count), now_ms=NOW)
+    return producers
+
+
+def refused(*batches):
+    found = RefusedBatches()
+    for item in batches:
+        found.note("t", 0, item, NOW)
+    return found
+
+
+@pytest.mark.parametrize("first", [5, SEQUENCES_COUNT - 1])
+def test_what_is_ahead_waits_for_what_was_refused(first):
+    """Sequences wrap."""
+    at = lambda number: (first + number) % SEQUENCES_COUNT  # noqa: E731
+    found = refused(batch(at(0), 2), batch(at(2)), batch(at(3)))
+    log = known(at(-1))
+    assert found.held_back("t", 0, batch(at(4)), log, NOW)
+    assert found.held_back("t", 0, batch(at(2)), log, NOW)
+    assert not found.held_back("t", 0, batch(at(0), 2), log, NOW), "the first of them"
+    log = known(at(1))
+    assert found.held_back("t", 0, batch(at(4)), log, NOW), "the second one is still missing"
+    assert not found.held_back("t", 0, batch(at(2)), log, NOW), "in line"
+    assert not found.held_back("t", 0, batch(at(0), 2), log, NOW), "a repetition"
+    assert not found.held_back("t", 0, batch(at(5)), known(at(3)), NOW), "a gap of the producer's own"
+    assert len(found) == 0
+
+
+def test_other_producers_partitions_and_epochs_are_not_concerned():
+    found, log = refused(batch(5)), known(4)
+    assert not found.held_back("t", 0, batch(6, pid=43), log, NOW)
+    assert not found.held_back("t", 1, batch(6), log, NOW)
+    assert not found.held_back("u", 0, batch(6), log, NOW)
+    assert not found.held_back("t", 0, batch(6, epoch=1), log, NOW)
+    assert found.held_back("t", 0, batch(6), ProducerState(), NOW), "even where nothing is known of the producer"
+
+
+def test_the_first_is_forgotten_if_it_does_not_come_again():
+    """What is refused behind it does not make it younger."""
+    found, log = refused(batch(5)), known(4)
+    found.note("t", 0, batch(6), Millis(NOW + 20_000))
+    assert found.held_back("t", 0, batch(6), log, Millis(NOW + 30_000))
+    assert not found.held_back("t", 0, batch(6), log, LATER)
+    found.note("t", 0, batch(5), LATER)
+    assert found.held_back("t", 0, batch(6), log, LATER)
+
+
+def test_what_has_no_sequence_is_passed_over():
+    found = refused(None, memoryview(b"no batch"), batch(-1, pid=-1))
+    assert len(found) == 0
+    assert not refused(batch(5)).held_back("t", 0, memoryview(b"no batch"), known(4), NOW)
+
+
+def test_the_oldest_of_very_many_are_forgotten():
+    found = refused(*(batch(5, pid=pid) for pid in range(10_001)))
+    assert len(found) == 10_000
+    assert not found.held_back("t", 0, batch(6, pid=0), ProducerState(), NOW)
+
+
+@given(st.lists(st.lists(st.booleans(), max_size=8), max_size=6))
+def test_a_producer_that_repeats_what_was_refused_always_gets_on(rounds):
+    """Any of its requests may be refused at any time; the log takes what is in line. Sent again in order, everything arrives, once."""
+    found, log, end = RefusedBatches(), ProducerState(), 0
+    for refusals in [*rounds, [False] * 8]:
+        for sequence, is_refused in enumerate(refusals, end):
+            item = batch(sequence)
+            if is_refused or found.held_back("t", 0, item, log, NOW):
+                found.note("t", 0, item, NOW)
+                continue
+            assert log.check(42, 0, sequence, 1) is None, "a gap that the broker made"
+            log.record(42, 0, sequence, 1, base_offset=Offset(end), end_offset=Offset(end + 1), now_ms=NOW)
+            end += 1
+    assert end >= 8
