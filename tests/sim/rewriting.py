@@ -83,7 +83,9 @@ class SimRewriter:
             result = await self._written(RewriteTask(0, merge, target, began_ms, began_ms + PREPARED_TTL_MS // 2))
             if result.new is not None:
                 exchanges.append(Exchange(result.new, merge.sources))
-            elif not result.gone and not self.world.weather.faults:  # answers of a faulty store may be damaged twice in a row
+            elif (
+                not result.gone and not result.late and not self.world.weather.faults
+            ):  # answers of a faulty store may be damaged twice in a row
                 self.world.fail(f"{self.process.name} finds damage: {result.detail}")
         if not exchanges:
             return

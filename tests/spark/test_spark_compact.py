@@ -183,10 +183,12 @@ async def killed(cluster: HurriedCluster, where: str) -> None:
 
 
 async def test_two_at_once(cluster: HurriedCluster) -> None:
+    """One with threads of its own, one as a Spark job."""
     create(cluster, "twice")
     async with PacedLoad(cluster.bootstrap, "twice", PARTITIONS) as load:
         await asyncio.to_thread(many_objects, cluster, "twice")
-        processes = [compacting(cluster, "twice", "--json", "--ttl-s", "20") for _ in range(2)]
+        engines = (["--engine", "local"], ["--master", "local[2]"])
+        processes = [compacting(cluster, "twice", "--json", "--ttl-s", "60", *engine) for engine in engines]
         reports = [json.loads(await asyncio.to_thread(answer, process)) for process in processes]
     assert all(report["unresolved"] == 0 for report in reports)
     assert sum(item["objects_written"] for report in reports for item in report["partitions"]) >= len(PARTITIONS)

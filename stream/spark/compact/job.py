@@ -42,11 +42,14 @@ class RewriteTask:
 
 @dataclass(frozen=True, slots=True)
 class RewriteResult:
-    """new: what was written. Else `gone`: the sources changed meanwhile, plan again; or they are damaged. `detail` says more."""
+    """new: what was written. Else plan again: `gone`: the sources changed meanwhile; `late`: the task's time was over; or, neither of them,
+    the sources are damaged. `detail` says more.
+    """
 
     task: RewriteTask
     new: NewObject | None
     gone: bool = False
+    late: bool = False
     detail: str = ""
 
 
@@ -83,6 +86,6 @@ async def rewrite(store: ObjectStore, task: RewriteTask, now_ms: WallClock) -> R
     finally:
         await reader.close()
     if now_ms() > task.put_until_ms:
-        return RewriteResult(task, None, gone=True, detail=f"{task.target.key} was prepared too long ago")
+        return RewriteResult(task, None, late=True, detail=f"{task.target.key} was prepared too long ago")
     await store.put(task.target.key, built.chunks)
     return RewriteResult(task, NewObject(task.target.object_id, task.target.key, output.role, built.size_bytes, built.ranges))

@@ -132,7 +132,7 @@ class BulkRewrite:
         return self._report
 
     async def _round(self, plans: Sequence[PartitionPlan]) -> list[Merge]:
-        """-> the merges whose sources the next manifest should not show any more."""
+        """-> the merges of which the next manifest should not show all sources any more."""
         self._report.rounds += 1
         options, began_ms = self._options, self._now_ms()
         merges = [(plan.partition, merge) for plan in plans for merge in plan.merges]
@@ -159,9 +159,9 @@ class BulkRewrite:
             merge = result.task.merge
             if result.new is not None:
                 exchanges.append(Exchange(result.new, merge.sources))
-            elif result.gone:
+            elif result.gone or result.late:
                 self._conflict(report, result.detail)
-                handled.append(merge)
+                handled += [merge] if result.gone else []
             else:
                 self._report.damaged.append(f"{self._topic}-{plan.partition}: {result.detail}")
                 self._left_alone.update(_places(merge))
@@ -186,18 +186,21 @@ class BulkRewrite:
         _log.info("rewrite_conflict", topic=self._topic, partition=report.partition, detail=detail)
 
     async def _until_published(self, handled: Sequence[Merge]) -> None:
-        """Until a manifest names none of these sources where they were, so that the next plan is not made of what is over."""
-        gone = {(merge.sources[0].key, merge.start_offset) for merge in handled}
+        """Until a manifest misses a source of each of these where it was, so that the next plan is not made of what is over.
+
+        After a conflict the others stay where they are.
+        """
+        left = [set(_places(merge)) for merge in handled]
         deadline = asyncio.get_running_loop().time() + PUBLISH_S
-        while gone and asyncio.get_running_loop().time() < deadline:
+        while left and asyncio.get_running_loop().time() < deadline:
             await self._view.refresh()
             logs = await self._view.committed(self._topic)
             shown = {(key, Offset(run.bounds[at])) for log in logs for run in log.runs for at, key in enumerate(run.keys)}
-            gone &= shown
-            if gone:
+            left = [places for places in left if places <= shown]
+            if left:
                 await asyncio.sleep(_LOOK_S)
-        if gone:
-            _log.warning("rewrite_not_published", topic=self._topic, merges=len(gone), hint="does a controller publish the manifest?")
+        if left:
+            _log.warning("rewrite_not_published", topic=self._topic, merges=len(left), hint="does a controller publish the manifest?")
 
 
 def _without(plan: PartitionPlan, places: set[tuple[str, Offset]]) -> PartitionPlan:

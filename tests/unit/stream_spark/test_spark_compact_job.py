@@ -63,5 +63,5 @@ async def test_nothing_is_put_after_the_deadline() -> None:
     bucket = MemoryStore()
     task = await put_sources(bucket)
     result = await rewrite(bucket, task, lambda: Millis(1_001))
-    assert result.gone
+    assert result.late
     assert [info.key async for info in bucket.list("data/9")] == []
