@@ -251,8 +251,9 @@ class Broker:
     def _merger(self, metadata: ControllerStreamMetadata, me: WalIdentity) -> Merger:
         """Rewrites what earlier owners left in WAL objects; its reads pass the caches of the clients by."""
         reader = ObjectReader(self.store, BlockCache(MERGER_CACHE_BYTES))
-        owned = self.storage.open_handles
-        return Merger(self.store, metadata, reader, me, owned=owned, now_ms=self.now_ms, config=self.compaction_config)
+        storage, config = self.storage, self.compaction_config
+        owned, cached = storage.open_handles, storage.cached_entries
+        return Merger(self.store, metadata, reader, me, owned=owned, now_ms=self.now_ms, cached=cached, config=config)
 
     async def _register(self) -> WalIdentity:
         machine_host = _machine_host(self.client.address)

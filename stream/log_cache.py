@@ -5,7 +5,7 @@ when it is committed, oldest first; `size_bytes` counts every entry with its ove
 (being uploaded, frozen), committed ones (kept for reads). Must not do I/O. Source: AutoMQ `LogCache`, traps 5, 26 and 39 of its notes.
 """
 
-from bisect import bisect_right
+from bisect import bisect_left, bisect_right
 from collections import deque
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -242,6 +242,17 @@ class LogCache:
         if log is None:
             return []
         return log.entries[max(log.head, bisect_right(log.starts, offset, log.head) - 1) :]
+
+    def entries_of(self, stream_id: StreamId, start: int, end: int) -> list[AppendEntry] | None:
+        """The entries that cover [start, end) exactly; None: some are not here, or one lies across a border."""
+        log = self._streams.get(stream_id)
+        if log is None or start >= end:
+            return None
+        at = bisect_left(log.starts, start, log.head)
+        stop = bisect_left(log.starts, end, at)
+        if at == stop or log.starts[at] != start or log.entries[stop - 1].end_offset != end:
+            return None
+        return log.entries[at:stop]
 
     def check_invariants(self) -> None:
         blocks = list(self._blocks) if self._active is None else [*self._blocks, self._active]

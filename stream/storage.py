@@ -371,6 +371,10 @@ class Storage:
             self.cached_read_count += 1
         return found
 
+    def cached_entries(self, stream_id: StreamId, start: Offset, end: Offset) -> list[AppendEntry] | None:
+        """What was appended here and covers [start, end) exactly, for merging without the store; None: not all of it is in memory."""
+        return self._cache.entries_of(stream_id, start, end)
+
     async def read(self, stream_id: StreamId, offset: Offset, end_offset: Offset, max_bytes: int) -> list[Buffer]:
         """Whole batches from the one that holds `offset`, none that begins at `end_offset` or later: at least one, else up to max_bytes.
 

@@ -31,6 +31,10 @@ COUNTS_PATH: Final = "/-/counts"
 _OBJECT_IN_MEMORY_BYTES_MAX: Final = 1 << 30
 """moto moves larger objects to temporary files, which would cost an 8 MiB PUT half its speed."""
 
+_SWITCH_INTERVAL_S: Final = 0.000_5
+"""A request gives up the interpreter's lock about ten times; each time it waits this long for a thread that computes. With Python's 5 ms
+PUTs took 200 ms instead of 4 while others were reading."""
+
 _NO_BODY: Final = frozenset({"204", "304"})
 
 Answer = tuple[str, list[tuple[str, str]], bytes]
@@ -101,6 +105,7 @@ def serve(front: Front, listening: socket.socket) -> None:
     server = _Server((host, port), handler, bind_and_activate=False)
     server.socket.close()
     server.socket = listening
+    sys.setswitchinterval(_SWITCH_INTERVAL_S)
     server.serve_forever(poll_interval=60)
 
 

@@ -16,7 +16,7 @@ import structlog
 from objectstore.ports import ObjectStore
 from stream.clock import WallClock
 from stream.compaction.plan import CompactionConfig, Merge, Output, check_outputs, plan_round, plan_stream, replaced_by
-from stream.compaction.rewrite import SourceEntries, build_output, read_entries
+from stream.compaction.rewrite import Cached, SourceEntries, build_output, nothing_cached, read_entries
 from stream.errors import NotContiguous, ObjectCorrupt, StreamFenced, WalFenced
 from stream.ids import Offset, StreamId
 from stream.object_reader import ObjectReader
@@ -60,7 +60,9 @@ class MergeCounts:
 
 
 class Merger:
-    """owned: the streams open here now; asked again and again. writer: who this is, for the headers of objects."""
+    """owned: the streams open here now; asked again and again. writer: who this is, for the headers of objects. cached: of what was written
+    a short while ago; it spares a GET for each WAL object (50 a second, 2 ms of CPU each) and the store's share of that.
+    """
 
     def __init__(
         self,
@@ -71,6 +73,7 @@ class Merger:
         *,
         owned: Callable[[], Iterable[OwnedStream]],
         now_ms: WallClock,
+        cached: Cached = nothing_cached,
         config: CompactionConfig | None = None,
     ) -> None:
         self._store = store
@@ -79,6 +82,7 @@ class Merger:
         self._writer = writer
         self._owned = owned
         self._now_ms = now_ms
+        self._cached = cached
         self._config = config or CompactionConfig()
         self._settled: dict[StreamId, Offset] = {}
         self._set_aside: set[StreamId] = set()
@@ -105,7 +109,9 @@ class Merger:
             self.counts.settled_at = asyncio.get_running_loop().time()
             return None
         try:
-            entries = await read_entries(self._reader, [merge for output in outputs for merge in output.merges])
+            entries = await read_entries(
+                self._reader, [merge for output in outputs for merge in output.merges], self._cached, in_haste=False
+            )
             objects = await self._write(outputs, entries)
         except (ObjectCorrupt, NotContiguous) as error:
             self._set_aside_damaged(outputs, error)

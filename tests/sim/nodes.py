@@ -199,6 +199,7 @@ class SimBroker:
             me,
             owned=self.storage.open_handles,
             now_ms=self.now_ms,
+            cached=self.storage.cached_entries,
             config=limits.compaction,
         )
         if limits.compacting:

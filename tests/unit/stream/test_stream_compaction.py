@@ -1,5 +1,6 @@
 """Merging away: the log reads the same before and after, WAL objects are let go, foreign streams are never touched, doubt stops it."""
 
+import asyncio
 from dataclasses import dataclass, replace
 
 import pytest
@@ -11,6 +12,7 @@ from stream.batch.records import Record, encode_batch
 from stream.block_cache import BlockCache
 from stream.compaction.merge import Merger
 from stream.compaction.plan import CompactionConfig, Merge, check_outputs, plan_round, plan_stream, replaced_by
+from stream.compaction.rewrite import read_entries
 from stream.errors import NotContiguous, ObjectCorrupt, StreamFenced
 from stream.format.layout import NO_SEQUENCE
 from stream.format.writer import RunEntry, StreamRun, build_object
@@ -170,10 +172,11 @@ class World:
     """Two nodes' streams in shared WAL objects: 1..3 are ours, 4 is somebody else's."""
 
     def __init__(self) -> None:
-        self.store = MemoryStore()
+        self.store: MemoryStore = MemoryStore()
         self.metadata = Metadata()
         self.reader = ObjectReader(self.store, BlockCache(1 << 20))
         self.owned = [Owned(StreamId(i)) for i in (1, 2, 3)]
+        self.in_memory: dict[tuple[StreamId, Offset, Offset], list[RunEntry]] = {}
         self.merger = Merger(
             self.store,
             self.metadata,  # type: ignore[arg-type]  # what merging needs of it
@@ -181,10 +184,11 @@ class World:
             WRITER,
             owned=lambda: self.owned,
             now_ms=lambda: Millis(5),
+            cached=lambda *wanted: self.in_memory.get(wanted),
             config=SMALL,
         )
 
-    async def wal_object(self, sequence: int, batches: int, role: ObjectRole = WAL) -> None:
+    async def wal_object(self, sequence: int, batches: int, role: ObjectRole = WAL, *, in_memory: bool = False) -> None:
         runs: list[StreamRun] = []
         for stream_id in (1, 2, 3, 4):
             log = self.metadata.logs.setdefault(StreamId(stream_id), [])
@@ -195,6 +199,8 @@ class World:
                 batch = encode_batch(records, base_offset=base + 2 * i)
                 entries.append(RunEntry(Offset(base + 2 * i), Offset(base + 2 * i + 2), 2, Millis(1_000 * base + i), bytes(batch)))
             runs.append(StreamRun(StreamId(stream_id), entries))
+            if in_memory and stream_id != 4:
+                self.in_memory[StreamId(stream_id), entries[0].base_offset, entries[-1].end_offset] = entries
         number = WalSequence(sequence if role == WAL else NO_SEQUENCE)
         built = build_object(role, WRITER, number, Millis(0), runs, block_bytes_max=300)
         key = f"wal/1/1/{sequence:020d}"
@@ -226,6 +232,50 @@ async def test_wal_ranges_are_merged_away_and_the_log_stays_the_same() -> None:
         assert merged.range.record_count == 36
     assert world.metadata.logs[StreamId(4)] == foreign
     assert [await world.log(stream_id) for stream_id in (1, 2, 3, 4)] == before
+
+
+async def test_what_is_in_memory_is_not_read_from_the_store() -> None:
+    world = World()
+    for sequence in range(6):
+        await world.wal_object(sequence, 3, in_memory=sequence > 1)
+    before = [await world.log(stream_id) for stream_id in (1, 2, 3)]
+    await world.store.delete([f"wal/1/1/{sequence:020d}" for sequence in range(2, 6)])
+    report = await world.merger.run_round()
+    assert report is not None
+    assert (report.stream_count, report.source_count) == (3, 18)
+    assert [await world.log(stream_id) for stream_id in (1, 2, 3)] == before
+
+
+class SlowStore(MemoryStore):
+    """Counts reads under way."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.under_way = self.under_way_max = 0
+
+    async def get_range(self, key: str, start: int, length: int) -> bytes:
+        self.under_way += 1
+        self.under_way_max = max(self.under_way_max, self.under_way)
+        try:
+            await asyncio.sleep(0.002)
+            return await super().get_range(key, start, length)
+        finally:
+            self.under_way -= 1
+
+
+@pytest.mark.parametrize(("in_haste", "at_once"), [(True, 4), (False, 1)])
+async def test_who_serves_clients_reads_one_object_at_a_time(in_haste: bool, at_once: int) -> None:
+    """Their PUTs would queue behind these GETs."""
+    world = World()
+    world.store = store = SlowStore()
+    for sequence in range(8):
+        await world.wal_object(sequence, 3)
+    reader = ObjectReader(store, BlockCache(1))
+    merge = Merge(tuple(world.metadata.logs[StreamId(1)]))
+    entries = await read_entries(reader, [merge], in_haste=in_haste)
+    assert len(entries) == 8
+    assert store.under_way_max == at_once
+    await reader.close()
 
 
 async def test_only_the_committed_part_of_an_object_moves() -> None:

@@ -58,6 +58,17 @@ def test_limits_cut_between_batches_but_one_batch_is_always_given() -> None:
     assert read(cache, S1, 0, max_bytes=4 * size + 1) == [0, 1, 2, 3]
 
 
+def test_entries_are_given_for_ranges_that_they_cover_exactly() -> None:
+    cache = LogCache(CONFIG)
+    parts = [entry(1, 10, 3), entry(1, 13, 2), entry(1, 15)]
+    add(cache, 0, *parts, entry(2, 0))
+    assert cache.entries_of(S1, 10, 16) == parts
+    assert cache.entries_of(S1, 13, 15) == parts[1:2]
+    for start, end in ((9, 13), (11, 13), (10, 14), (15, 17), (16, 17), (13, 13)):
+        assert cache.entries_of(S1, start, end) is None, (start, end)
+    assert cache.entries_of(StreamId(3), 10, 13) is None
+
+
 def test_a_gap_is_refused() -> None:
     cache = LogCache(CONFIG)
     add(cache, 0, entry(1, 0))
@@ -78,6 +89,8 @@ def test_only_committed_blocks_are_evicted_oldest_first() -> None:
         cache.check_invariants()
     assert cache.start_of(S1) == 3
     assert read(cache, S1, 3) == [3, 4, 5, 6, 7]
+    assert cache.entries_of(S1, 2, 5) is None
+    assert cache.entries_of(S1, 3, 5) is not None
     assert read(cache, S1, 2) is None
     with pytest.raises(AssertionError):
         cache.mark_committed(blocks[5])
