@@ -36,7 +36,7 @@ class Connection:
         self.broker = broker
         self.is_broken = False
         self._is_cut = False
-        """Something was lost on the way there: nothing behind it arrives."""
+        """Something was lost on the way there, or the broker closed it: nothing behind it is looked at."""
         self._world = world
         process = PROCESS.get()
         self._link = "client" if process is None else process.link
@@ -75,21 +75,20 @@ class Connection:
             self._is_cut = True
             return
         if broker.process.dead or network.chance():
-            self._is_cut = True
-            self._back(answer, None)
+            self._reset(answer)
         else:
             broker.deliver(self._start, frame, answer)
 
     def _start(self, frame: bytes, answer: "asyncio.Future[Any]") -> None:
         """In the broker's process."""
         broker = self.broker
-        if not broker.serving:
-            self._back(answer, None)
+        if self._is_cut or not broker.serving:
+            self._reset(answer)
             return
         try:
             coroutine = broker.dispatcher.start(CONNECTION, bytearray(frame), lambda response: self._back(answer, response))
         except (WireError, CannotAnswer):
-            self._back(answer, None)
+            self._reset(answer)
             return
         if coroutine is not None:
             self._running = [task for task in self._running if not task.done()]
@@ -99,7 +98,11 @@ class Connection:
         try:
             self._back(answer, await coroutine)
         except (WireError, CannotAnswer):
-            self._back(answer, None)
+            self._reset(answer)
+
+    def _reset(self, answer: "asyncio.Future[Any]") -> None:
+        self._is_cut = True
+        self._back(answer, None)
 
     def _cancel(self) -> None:
         """The client has gone. What came just before it may have had its first step, or not."""
