@@ -2,9 +2,9 @@
 
 Invariants: all partitions of a request that are open here go into one group, at once, so requests of a connection enter the log in their
 order; a partition that is just being opened takes its part as soon as it is open, before anybody who came later; what a producer sent
-behind a part that was refused is refused, too, until that comes again; acks 1 means what acks
--1 means (there is no weaker durability to offer); nothing is acknowledged that is not durable; without a live session nothing is appended,
-and the connection is closed: our metadata are old then, and librdkafka, told NOT_LEADER, would ask nobody but us for newer ones, for ever.
+behind a part that was refused is refused, too, until that comes again; acks 1 means what acks -1 means (there is no weaker durability to
+offer); nothing is acknowledged that is not durable; without a live session nothing is appended, and the connection is closed: our metadata
+are old then, and librdkafka, told NOT_LEADER, would ask nobody but us for newer ones, for ever.
 Limits: a part waits for its partition at most the request's timeout, and 30 s; 0.5 s before the election is held, because answers of one
 connection keep their order and a source that hangs, or a long recovery, must not hold up the rest. How long durability may take is bounded
 by the WAL, which fails everything that is pending at its own deadline.
@@ -21,7 +21,6 @@ from broker.errors import ErrorCode
 from broker.handlers.leader_hints import LeaderHints
 from broker.partition.append import AppendGroup
 from broker.partition.partition import Partition
-from broker.partition.refused import RETRIED
 from broker.ports import Node, RequestContext, Respond
 from broker.server import CannotAnswer
 from broker.wire.leader_hint import NodeEndpoint
@@ -132,8 +131,7 @@ class _ProduceCall:
 
     def _refuse(self, topic_name: str, records: memoryview | None, result: ProducePartitionResult, code: ErrorCode) -> None:
         result.error_code = code
-        if code in RETRIED:
-            self._node.partitions.refused.note(topic_name, result.index, records, self._node.now_ms())
+        self._node.partitions.refused.note(topic_name, result.index, records, code, self._node.now_ms())
 
     def _settle_one(self) -> None:
         self._pending_count -= 1

@@ -13,7 +13,7 @@ from typing import Final, TypeAlias
 
 from broker.partition.partition import Partition
 from broker.partition.producer_state import KnownBatch
-from broker.partition.refused import RETRIED, RefusedBatches
+from broker.partition.refused import RefusedBatches
 from broker.partition.validation import Refusal
 from broker.wire.error_codes import ErrorCode
 from stream.batch.control import Marker
@@ -116,10 +116,10 @@ class AppendGroup:
             records = content
             plan = log.plan(records, now_ms, from_coordinator=self._from_coordinator)
         if isinstance(plan, Refusal):
-            outcome.fail(plan.code, plan.message)
+            self._refuse(partition, records, outcome, plan.code, plan.message)
             outcome.record_errors = plan.record_errors
         elif isinstance(plan, KnownBatch):
-            self._await_repetition(partition, plan, outcome)
+            self._await_repetition(partition, plan, records, outcome)
         elif any(planned.partition is partition for planned in self._planned):
             outcome.fail(ErrorCode.INVALID_REQUEST, "a request may name each partition once")
         else:
@@ -138,8 +138,8 @@ class AppendGroup:
         self, partition: Partition, batch: BatchHeader | memoryview | None, outcome: AppendOutcome, code: ErrorCode, message: str
     ) -> None:
         outcome.fail(code, message)
-        if self._refused is not None and code in RETRIED:
-            self._refused.note(partition.topic_name, partition.index, batch, self._now_ms)
+        if self._refused is not None:
+            self._refused.note(partition.topic_name, partition.index, batch, code, self._now_ms)
 
     def _append(self, storage: Storage, now_ms: Millis) -> None:
         entries = [entry for planned in self._planned for entry in planned.entries]
@@ -168,18 +168,18 @@ class AppendGroup:
             if log.rules.is_log_append_time:
                 outcome.log_append_time_ms = now_ms
 
-    def _await_repetition(self, partition: Partition, batch: KnownBatch, outcome: AppendOutcome) -> None:
-        outcome.base_offset = batch.base_offset
-        outcome.end_offset = batch.end_offset
+    def _await_repetition(self, partition: Partition, known: KnownBatch, batch: memoryview | None, outcome: AppendOutcome) -> None:
+        outcome.base_offset = known.base_offset
+        outcome.end_offset = known.end_offset
         outcome.log_start_offset = partition.log_start_offset
         self._pending_count += 1
 
         def settled(error: Exception | None) -> None:
             if error is not None:
-                outcome.fail(ErrorCode.NOT_LEADER_OR_FOLLOWER, str(error))
+                self._refuse(partition, batch, outcome, ErrorCode.NOT_LEADER_OR_FOLLOWER, str(error))
             self._settle_one()
 
-        partition.when_durable(batch.end_offset, settled)
+        partition.when_durable(known.end_offset, settled)
 
     def _on_durable(self, storage: Storage, error: Exception | None) -> None:
         if error is not None:

@@ -21,16 +21,6 @@ from stream.batch.header import BatchHeader, parse_header
 from stream.errors import BatchCorrupt
 from stream.ids import Millis
 
-RETRIED: Final = frozenset(
-    {
-        ErrorCode.NOT_LEADER_OR_FOLLOWER,
-        ErrorCode.LEADER_NOT_AVAILABLE,
-        ErrorCode.KAFKA_STORAGE_ERROR,
-        ErrorCode.UNKNOWN_TOPIC_OR_PARTITION,
-    }
-)
-"""Errors upon which clients send a batch again."""
-
 _KEPT_MS: Final = 30_000
 """A request is no longer than this on its way: clients wait as long for an answer (`request.timeout.ms`)."""
 _COUNT_MAX: Final = 10_000
@@ -59,9 +49,9 @@ class RefusedBatches:
     def __len__(self) -> int:
         return len(self._refused)
 
-    def note(self, topic_name: str, index: int, batch: BatchHeader | memoryview | None, now_ms: Millis) -> None:
-        """It was refused with one of `RETRIED`. Anything but a batch with a sequence is passed over."""
-        header = _header_of(batch)
+    def note(self, topic_name: str, index: int, batch: BatchHeader | memoryview | None, code: ErrorCode, now_ms: Millis) -> None:
+        """It was refused. Only what clients send again is remembered, and only batches with a sequence."""
+        header = _header_of(batch) if code.retriable else None
         if header is None:
             return
         first, last = header.base_sequence, sequence_after(header.base_sequence, header.record_count - 1)

@@ -52,6 +52,7 @@ async def read_entries(
                 by_object.setdefault(source.key, []).append(source)
             else:
                 entries[_key(source)] = list(found)
+        await asyncio.sleep(0)  # a round may have thousands of sources
     turns, now = asyncio.Semaphore(_OBJECTS_READ_AT_ONCE if in_haste else 1), asyncio.get_running_loop().time
 
     async def read_object(sources: Sequence[ObjectRange]) -> None:

@@ -172,6 +172,10 @@ async def test_there_is_a_limit_of_open_transactions(world, one):
     refused = await one.produce("t", transactional(7, 0, b"one more"))
     assert refused.error_code == ErrorCode.KAFKA_STORAGE_ERROR
     assert ErrorCode.KAFKA_STORAGE_ERROR.retriable
+    assert await one.mark("t", 1_000, commit=True) == ErrorCode.NONE
+    behind = await one.produce("t", transactional(7, 1, b"was on its way"))
+    assert behind.error_code == ErrorCode.NOT_LEADER_OR_FOLLOWER, "there is room now, but it was sent behind the one that was refused"
+    assert [(await one.produce("t", transactional(7, at, b"again"))).error_code for at in (0, 1)] == [0, 0]
 
 
 async def interleave(broker, pids, start, rounds=3):

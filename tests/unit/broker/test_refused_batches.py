@@ -7,6 +7,7 @@ from partition_world import NOW, idempotent
 
 from broker.partition.producer_state import SEQUENCES_COUNT, ProducerState
 from broker.partition.refused import RefusedBatches
+from broker.wire.error_codes import ErrorCode
 from stream.ids import Millis, Offset
 
 LATER = Millis(NOW + 30_001)
@@ -26,7 +27,7 @@ def known(sequence, count=1, *, epoch=0):
 def refused(*batches):
     found = RefusedBatches()
     for item in batches:
-        found.note("t", 0, item, NOW)
+        found.note("t", 0, item, ErrorCode.NOT_LEADER_OR_FOLLOWER, NOW)
     return found
 
 
@@ -59,16 +60,17 @@ def test_other_producers_partitions_and_epochs_are_not_concerned():
 def test_the_first_is_forgotten_if_it_does_not_come_again():
     """What is refused behind it does not make it younger."""
     found, log = refused(batch(5)), known(4)
-    found.note("t", 0, batch(6), Millis(NOW + 20_000))
+    found.note("t", 0, batch(6), ErrorCode.NOT_LEADER_OR_FOLLOWER, Millis(NOW + 20_000))
     assert found.held_back("t", 0, batch(6), log, Millis(NOW + 30_000))
     assert not found.held_back("t", 0, batch(6), log, LATER)
-    found.note("t", 0, batch(5), LATER)
+    found.note("t", 0, batch(5), ErrorCode.NOT_LEADER_OR_FOLLOWER, LATER)
     assert found.held_back("t", 0, batch(6), log, LATER)
 
 
 def test_what_has_no_sequence_is_passed_over():
     found = refused(None, memoryview(b"no batch"), batch(-1, pid=-1))
-    assert len(found) == 0
+    found.note("t", 0, batch(5), ErrorCode.MESSAGE_TOO_LARGE, NOW)
+    assert len(found) == 0, "nor what nobody sends again"
     assert not refused(batch(5)).held_back("t", 0, memoryview(b"no batch"), known(4), NOW)
 
 
@@ -86,7 +88,7 @@ def test_a_producer_that_repeats_what_was_refused_always_gets_on(rounds):
         for sequence, is_refused in enumerate(refusals, end):
             item = batch(sequence)
             if is_refused or found.held_back("t", 0, item, log, NOW):
-                found.note("t", 0, item, NOW)
+                found.note("t", 0, item, ErrorCode.NOT_LEADER_OR_FOLLOWER, NOW)
                 continue
             assert log.check(42, 0, sequence, 1) is None, "a gap that the broker made"
             log.record(42, 0, sequence, 1, base_offset=Offset(end), end_offset=Offset(end + 1), now_ms=NOW)
