@@ -6,8 +6,9 @@ Broken connections are found by our own heartbeats; the server sends no keepaliv
 follower still takes for whole (`controller.rpc.follower` relies on that).
 """
 
+import asyncio
 from collections.abc import Awaitable, Callable, Mapping, Sequence
-from typing import Any, Protocol, cast
+from typing import Any, Protocol, TypeVar, cast
 
 import grpc
 import grpc.aio
@@ -24,6 +25,7 @@ EPOCH_KEY = "penstock-controller-epoch"
 MESSAGE_BYTES_MAX = 64 << 20
 """Transport limit in both directions, for what voters tell each other; a request has a lower one and is answered INVALID_REQUEST."""
 
+_T = TypeVar("_T")
 Metadata = Sequence[tuple[str, str]]
 END_OF_STREAM: object = cast("Any", grpc.aio).EOF
 
@@ -43,6 +45,38 @@ class StreamCall(Protocol):
     def cancel(self) -> bool: ...
     async def code(self) -> grpc.StatusCode: ...
     async def details(self) -> str: ...
+
+
+async def _cancellable(work: Awaitable[_T]) -> _T:
+    """`work` of grpc.aio, in which a cancellation is not lost.
+
+    Where a call fails at the moment in which the task that waits for it is cancelled, grpc.aio raises the call's failure, and a loop that
+    tries again goes on for ever.
+    """
+    task = asyncio.current_task()
+    assert task is not None
+    before = task.cancelling()
+    try:
+        return await work
+    finally:
+        if task.cancelling() > before:
+            raise asyncio.CancelledError
+
+
+class _Stream:
+    """Implements StreamCall."""
+
+    def __init__(self, call: StreamCall) -> None:
+        self._call = call
+        self.cancel = call.cancel
+        self.code = call.code
+        self.details = call.details
+
+    async def read(self) -> object:
+        return await _cancellable(self._call.read())
+
+    async def write(self, request: bytes) -> None:
+        await _cancellable(self._call.write(request))
 
 
 class UnaryContext(Protocol):
@@ -97,13 +131,18 @@ class Channel:
         self._channel = cast("Any", grpc.aio).insecure_channel(address, options=_CLIENT_OPTIONS)
 
     def unary(self, method: str) -> UnaryCallable:
-        return cast("UnaryCallable", self._channel.unary_unary(f"/{CONTROLLER_SERVICE}/{method}"))
+        call = cast("UnaryCallable", self._channel.unary_unary(f"/{CONTROLLER_SERVICE}/{method}"))
+
+        async def ask(request: bytes, *, timeout: float, metadata: Metadata = ()) -> bytes:
+            return await _cancellable(call(request, timeout=timeout, metadata=metadata))
+
+        return ask
 
     def follow(self) -> StreamCall:
-        return cast("StreamCall", self._channel.stream_stream(f"/{METADATA_SERVICE}/{FOLLOW_METHOD}")())
+        return _Stream(self._channel.stream_stream(f"/{METADATA_SERVICE}/{FOLLOW_METHOD}")())
 
     def raft(self) -> StreamCall:
-        return cast("StreamCall", self._channel.stream_stream(f"/{RAFT_SERVICE}/{EXCHANGE_METHOD}")())
+        return _Stream(self._channel.stream_stream(f"/{RAFT_SERVICE}/{EXCHANGE_METHOD}")())
 
     async def close(self) -> None:
         await self._channel.close()

@@ -2,6 +2,7 @@
 
 import asyncio
 import os
+import socket
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable
 from pathlib import Path
@@ -448,3 +449,18 @@ async def test_bytes_of_destroyed_objects_and_leftovers_of_ended_wals_are_delete
     await alive.metadata.trim_stream(new.stream_id, new.epoch, Offset(7))
     await until_async(keys, [fence])
     await until(lambda: len(alive.image.objects) == 0)
+
+
+async def test_a_cancellation_is_not_lost_at_the_moment_in_which_a_call_fails() -> None:
+    """grpc.aio raises the call's failure then; a follower that was stopped went on to connect for ever."""
+    with socket.socket() as unused:
+        unused.bind(("127.0.0.1", 0))
+        address = f"127.0.0.1:{unused.getsockname()[1]}"
+    for _ in range(5):
+        channel = Channel(address)
+        call = channel.follow()
+        reading = asyncio.ensure_future(call.read())
+        vars(call)["_call"].add_done_callback(lambda _, reading=reading: reading.cancel())
+        await asyncio.wait((reading,), timeout=10.0)
+        assert reading.cancelled()
+        await channel.close()
