@@ -14,13 +14,14 @@ from typing import NamedTuple
 import structlog
 
 from objectstore.ports import ObjectStore
-from stream.format.reader import ObjectIndex
+from stream.block_cache import ByteLru
+from stream.format.reader import ObjectIndex, is_intact
 from stream.ids import StreamId, WalSequence
 from stream.keys import wal_key
 from stream.manifest.model import LiveWal
 from stream.manifest.plan import TailRange
 from stream.ports import StreamRange, WalIdentity
-from stream.wal.slot_reader import read_slot
+from stream.wal.slot_reader import Keep, read_slot
 
 _log = structlog.get_logger(__name__)
 
@@ -34,6 +35,9 @@ READ_AHEAD_MAX = 16
 GETS_IN_FLIGHT_MAX = 64
 """Over all WALs."""
 
+BODIES_BYTES_MAX = 8 << 20
+"""Of slots that came whole with their index, the newest are kept for who reads what was found: a second GET costs as much as the first."""
+
 
 class _Slot(NamedTuple):
     sequence: WalSequence
@@ -44,8 +48,9 @@ class _Slot(NamedTuple):
 class _Cursor:
     """One WAL, as far as it was walked."""
 
-    def __init__(self, store: ObjectStore, wal: LiveWal, gets: asyncio.Semaphore) -> None:
+    def __init__(self, store: ObjectStore, wal: LiveWal, gets: asyncio.Semaphore, keep: Keep) -> None:
         self._store = store
+        self._keep = keep
         self._writer = wal.writer
         self._gets = gets
         self._next = wal.first_slot
@@ -92,7 +97,7 @@ class _Cursor:
 
     async def _read(self, sequence: WalSequence) -> ObjectIndex | None:
         async with self._gets:
-            return await read_slot(self._store, self._writer, sequence)
+            return await read_slot(self._store, self._writer, sequence, keep=self._keep)
 
 
 class WalTails:
@@ -102,6 +107,7 @@ class WalTails:
         self._store = store
         self._gets = asyncio.Semaphore(GETS_IN_FLIGHT_MAX)
         self._cursors: dict[WalIdentity, _Cursor] = {}
+        self._bodies: ByteLru[str, bytes] = ByteLru(BODIES_BYTES_MAX)
 
     @property
     def slot_count(self) -> int:
@@ -111,7 +117,7 @@ class WalTails:
         """As the newest manifest has it: what ended is committed, and so is what lies below the first slots."""
         known, self._cursors = self._cursors, {}
         for wal in wals:
-            cursor = known.get(wal.writer) or _Cursor(self._store, wal, self._gets)
+            cursor = known.get(wal.writer) or _Cursor(self._store, wal, self._gets, self._keep)
             cursor.forget_below(wal.first_slot)
             self._cursors[wal.writer] = cursor
 
@@ -121,6 +127,16 @@ class WalTails:
         for result in results:
             if result is not None:
                 raise result
+
+    def body_of(self, key: str) -> bytes | None:
+        """All of a slot, if it was small and is not long ago."""
+        return self._bodies.get(key)
+
+    def _keep(self, key: str, index: ObjectIndex, body: bytes) -> None:
+        """Only what is intact: who reads it later could not ask the store again."""
+        view = memoryview(body)
+        if all(is_intact(block, view[block.position : block.position + block.size_bytes]) for block in index.blocks()):
+            self._bodies.put(key, body, len(body))
 
     def ranges_of(self, stream_id: StreamId) -> list[TailRange]:
         """What the slots hold of one stream, committed or not, in no particular order across WALs."""

@@ -9,7 +9,7 @@ One event loop; calls wait for one another. Source: DESIGN.md 9, `reference/spar
 import asyncio
 import re
 from collections import OrderedDict
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 from typing import TypeVar
 from uuid import UUID
@@ -143,6 +143,15 @@ class ClusterView:
         Raises UnknownPartition, OffsetsLost, OffsetsMissing. Cost: a GET per shard and per 4 MiB of pages that are not in the cache.
         """
         return await self._tried(lambda: self._plan(wanted, timestamp_from_ms))
+
+    def bodies_of(self, slices: Iterable[Slice]) -> dict[str, bytes]:
+        """By key the objects that this view has read whole: WAL slots of a few KiB, to which nothing is ever changed."""
+        found: dict[str, bytes] = {}
+        for key in {part.key for part in slices}:
+            body = self._tails.body_of(key)
+            if body is not None:
+                found[key] = body
+        return found
 
     async def aborted(self, wanted: Sequence[OffsetRange]) -> dict[int, list[AbortedTransaction]]:
         """By data stream id (every one that is asked for) what is aborted of the ranges: the same whenever it is asked.

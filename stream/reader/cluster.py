@@ -56,6 +56,10 @@ class StoreCluster:
         """As of now."""
         return background().run(self._plan_anew(ranges), DEADLINE_S)
 
+    def bodies(self, slices: Sequence[Slice]) -> dict[str, bytes]:
+        """By key what the last looks have read whole already: reading the slices needs no GET for it."""
+        return background().run(self._bodies(slices), DEADLINE_S)
+
     def aborted(self, ranges: Sequence[OffsetRange]) -> dict[int, list[AbortedTransaction]]:
         """As `ClusterView.aborted`, as of now."""
         return background().run(self._aborted(ranges), DEADLINE_S)
@@ -98,6 +102,9 @@ class StoreCluster:
         view = await self.view()
         await view.refresh()
         return await view.plan(ranges)
+
+    async def _bodies(self, slices: Sequence[Slice]) -> dict[str, bytes]:
+        return (await self.view()).bodies_of(slices)
 
     async def _aborted(self, ranges: Sequence[OffsetRange]) -> dict[int, list[AbortedTransaction]]:
         view = await self.view()

@@ -1,5 +1,7 @@
 """Get the parts of slices from the store, in order, ahead of the one that decodes them.
 
+What the caller has whole already is not asked for.
+
 Invariant: parts come in the order of the slices; on their way are at most `parts_ahead_max` parts' bytes (or one larger part), and indexes
 of `gets_in_flight_max` objects, of which small ones come whole. An object that is gone is ObjectGone with all that is left to read.
 Deadlines and retries are the store's. Source: AutoMQ `ObjectReader`.
@@ -7,7 +9,7 @@ Deadlines and retries are the store's. Source: AutoMQ `ObjectReader`.
 
 import asyncio
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from itertools import groupby
 
@@ -43,13 +45,22 @@ class Fetch:
     """One pass over slices. `next` until it gives None, then (or at any time) `close`. Belongs to one event loop."""
 
     def __init__(
-        self, store: ObjectStore, slices: Sequence[Slice], config: ReadConfig, indexes: IndexCache, min_timestamp_ms: int | None = None
+        self,
+        store: ObjectStore,
+        slices: Sequence[Slice],
+        config: ReadConfig,
+        indexes: IndexCache,
+        *,
+        min_timestamp_ms: int | None = None,
+        bodies: Mapping[str, bytes] | None = None,
     ) -> None:
+        """bodies: whole objects by key."""
         self._store = store
         self._slices = slices
         self._config = config
         self._indexes = indexes
         self._min_timestamp_ms = min_timestamp_ms
+        self._bodies = bodies or {}
         objects = groupby(enumerate(slices), key=lambda numbered: numbered[1].key)
         self._objects: deque[list[_Numbered]] = deque(list(group) for _, group in objects)
         self._opening: deque[asyncio.Task[list[tuple[Part, bytes | None]]]] = deque()
@@ -120,13 +131,14 @@ class Fetch:
 
     async def _index(self, slice_: Slice) -> tuple[ObjectIndex, bytes | None]:
         """The object's index, and all of the object if it is small."""
+        body = self._bodies.get(slice_.key)
         index = self._indexes.get(slice_.key)
         if index is not None:
-            return index, None
+            return index, body
         size_bytes = slice_.object_size_bytes
-        is_small = size_bytes <= max(self._config.gap_bytes_max, TAIL_BYTES)
+        is_small = body is not None or size_bytes <= max(self._config.gap_bytes_max, TAIL_BYTES)
         position = 0 if is_small else size_bytes - TAIL_BYTES
-        tail = await self._get(slice_.key, position, size_bytes)
+        tail = body or await self._get(slice_.key, position, size_bytes)
         parsed = parse_tail(tail, size_bytes, slice_.key)
         if isinstance(parsed, NeedMore):
             tail = await self._get(slice_.key, parsed.position, size_bytes)

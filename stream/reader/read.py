@@ -51,7 +51,7 @@ async def read_slices(
     size_bytes = sum(part.size_bytes for part in slices)
     decoder = await asyncio.to_thread(Decoder, columns, config, size_bytes=size_bytes)
     work = PartDecoder(decoder, aborted, min_timestamp_ms)
-    fetch = Fetch(store, slices, config, index_cache(store, config), min_timestamp_ms)
+    fetch = Fetch(store, slices, config, index_cache(store, config), min_timestamp_ms=min_timestamp_ms)
     gone: ObjectGone | None = None
     try:
         while True:

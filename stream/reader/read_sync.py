@@ -3,10 +3,10 @@
 Fetching goes on in the background loop while the caller decodes and works. Waits are bounded by the deadlines of the store's own calls.
 """
 
-from collections.abc import Generator, Sequence
+from collections.abc import Generator, Mapping, Sequence
 
 from stream.reader.arrow import RecordBatch
-from stream.reader.background import BackgroundLoop, background
+from stream.reader.background import background
 from stream.reader.columns import DEFAULT
 from stream.reader.config import ReadConfig
 from stream.reader.decode import Decoder
@@ -26,13 +26,19 @@ def read_slices_sync(
     config: ReadConfig | None = None,
     *,
     min_timestamp_ms: int | None = None,
+    bodies: Mapping[str, bytes] | None = None,
 ) -> Generator[RecordBatch, None, None]:
-    """As `read.read_slices`. Close the iterator if it is not exhausted."""
+    """As `read.read_slices`. Close the iterator if it is not exhausted. bodies: objects that the caller has whole, by key."""
     config = config or ReadConfig()
     shared = background()
     decoder = Decoder(columns, config, size_bytes=sum(part.size_bytes for part in slices))
     work = PartDecoder(decoder, aborted, min_timestamp_ms)
-    fetch = shared.run(_open_fetch(shared, store_url, slices, config, min_timestamp_ms))
+
+    async def open_fetch() -> Fetch:
+        store = await shared.store(store_url)
+        return Fetch(store, slices, config, index_cache(store, config), min_timestamp_ms=min_timestamp_ms, bodies=bodies)
+
+    fetch = shared.run(open_fetch())
     gone: ObjectGone | None = None
     try:
         while True:
@@ -48,8 +54,3 @@ def read_slices_sync(
         shared.run(fetch.close(), _CLOSE_S)
     if gone is not None:
         raise gone
-
-
-async def _open_fetch(shared: BackgroundLoop, url: str, slices: Sequence[Slice], config: ReadConfig, min_timestamp_ms: int | None) -> Fetch:
-    store = await shared.store(url)
-    return Fetch(store, slices, config, index_cache(store, config), min_timestamp_ms)

@@ -53,6 +53,7 @@ def read_renewed(
     min_timestamp_ms: int | None = None,
     pause_ms: int = PAUSE_MS,
     lost: Lost = refuse,
+    bodies: Mapping[str, bytes] | None = None,
 ) -> Generator[RecordBatch, None, None]:
     """As `read_slices_sync`. committed: leave out aborted transactions; slices must end at last stable offsets or below.
 
@@ -64,7 +65,9 @@ def read_renewed(
     tries = 0
     while slices:
         try:
-            batches = read_slices_sync(cluster.store_url, slices, columns, aborted, config, min_timestamp_ms=min_timestamp_ms)
+            batches = read_slices_sync(
+                cluster.store_url, slices, columns, aborted, config, min_timestamp_ms=min_timestamp_ms, bodies=bodies
+            )
             with closing(batches):
                 yield from batches
             return

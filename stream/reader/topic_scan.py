@@ -112,7 +112,8 @@ class Scan:
         if not ranges:
             return
         slices = planned(self._cluster.plan_anew, ranges, self._streams)
-        batches = read_renewed(self._cluster, slices, self.schema.names, self._config, committed=self._committed)
+        bodies = self._cluster.bodies(slices)
+        batches = read_renewed(self._cluster, slices, self.schema.names, self._config, committed=self._committed, bodies=bodies)
         with closing(batches), closing(ScanLease(self._cluster)) as lease:
             for batch in batches:
                 yield batch

@@ -37,7 +37,7 @@ from stream.spark.packing import TaskLimits, pack
 from stream.spark.pushdown import OfferedFilters, taken
 from stream.spark.schema import checked_columns, source_schema
 from stream.spark.starts import QueryStart
-from stream.spark.tasks import TaskReader
+from stream.spark.tasks import TaskReader, task_of
 
 if TYPE_CHECKING:
     from stream.reader.arrow import RecordBatch
@@ -129,7 +129,8 @@ class _Query:
         limits = TaskLimits(
             bytes_max=options.max_bytes_per_task, rows_max=options.max_records_per_partition, tasks_min=options.min_partitions
         )
-        return [InputPartition(tuple(part)) for part in pack(slices, limits)]
+        bodies = self.cluster.bodies(slices)
+        return [InputPartition(task_of(part, bodies)) for part in pack(slices, limits)]
 
     def task_reader(self, pushed: Pushed) -> TaskReader:
         options = self.options
@@ -177,8 +178,7 @@ class BatchReader(DataSourceReader):
         return query.tasks(query.cluster.plan([item for item in chosen if item.start_offset < item.end_offset], pushed.timestamp_from_ms))
 
     def read(self, partition: InputPartition) -> Iterator["RecordBatch"]:
-        """Nothing to read is one partition without a value."""
-        return self._query.task_reader(self._pushed).read(partition.value or ())
+        return self._query.task_reader(self._pushed).read(partition.value)
 
 
 def _narrowed(item: OffsetRange, pushed: Pushed) -> OffsetRange:
@@ -292,7 +292,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return query.tasks(query.cluster.plan(ranges.stream_ranges(from_json(start), stop, found.bounds, query.report)))
 
     def read(self, partition: InputPartition) -> Iterator["RecordBatch"]:
-        return self._query.task_reader(Pushed()).read(partition.value or ())
+        return self._query.task_reader(Pushed()).read(partition.value)
 
     def commit(self, end: OffsetsJson) -> None:
         """Comes late or never: nothing hangs on it."""

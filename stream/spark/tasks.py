@@ -1,13 +1,13 @@
-"""What an executor does: read its slices to their end, leave out rows that were not asked for.
+"""What an executor is given, and what it does: read its slices to their end, leave out rows that were not asked for.
 
 Invariants: those of `stream.reader.renew`: every offset of the slices is given once, or there is an error that names it. A loss is an error
 unless `failOnDataLoss` is false.
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import closing
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 import structlog
 
@@ -24,6 +24,29 @@ if TYPE_CHECKING:
 _log = structlog.get_logger(__name__)
 
 
+BODIES_BYTES_MAX: Final = 1 << 20
+"""Of one task, which is pickled and sent through the driver."""
+
+
+@dataclass(frozen=True, slots=True)
+class Task:
+    """bodies: by key those of the slices' objects that the planner has read whole. WAL slots are small and many: a task that has to get
+    each of them again takes longer for that than for all else."""
+
+    slices: tuple[Slice, ...]
+    bodies: Mapping[str, bytes]
+
+
+def task_of(slices: Sequence[Slice], bodies: Mapping[str, bytes]) -> Task:
+    taken, left_bytes = dict[str, bytes](), BODIES_BYTES_MAX
+    for part in slices:
+        body = bodies.get(part.key)
+        if body is not None and part.key not in taken and len(body) <= left_bytes:
+            taken[part.key] = body
+            left_bytes -= len(body)
+    return Task(tuple(slices), taken)
+
+
 @dataclass(frozen=True, slots=True)
 class TaskReader:
     """The same for all tasks of a query. Pickled once."""
@@ -35,20 +58,26 @@ class TaskReader:
     retry_interval_ms: int
     read_committed: bool
 
-    def read(self, slices: Sequence[Slice]) -> Iterator["RecordBatch"]:
-        """Raises ReadError (damage), DataLoss, ObjectGone if objects go faster than plans are renewed."""
+    def read(self, task: Task | None) -> Iterator["RecordBatch"]:
+        """None: nothing to read, for which Spark makes one partition without a value.
+
+        Raises ReadError (damage), DataLoss, ObjectGone if objects go faster than plans are renewed.
+        """
         from stream.reader.renew import read_renewed  # Arrow: for those who read, not for those who plan
         from stream.spark.rows import chosen
 
+        if task is None:
+            return
         conditions, young_ms = self.pushed.of_rows, self.pushed.timestamp_from_ms
         batches = read_renewed(
             self.cluster,
-            slices,
+            task.slices,
             self.columns,
             committed=self.read_committed,
             min_timestamp_ms=young_ms,
             pause_ms=self.retry_interval_ms,
             lost=self._lost,
+            bodies=task.bodies,
         )
         with closing(batches):
             try:

@@ -10,6 +10,8 @@ from controller.rpc.messages import AlterReassignments, CreateTopics, NewTopic, 
 from objectstore.ports import ObjectStore
 from stream.config import StreamConfig
 from stream.ids import NodeId
+from stream.keys import WAL_ROOT
+from stream.manifest.plan import OffsetRange
 
 PARTITIONS = [0, 1, 2]
 MERGING = StreamConfig(wal_linger_ms=0, block_age_max_ms=400, wal_delete_grace_ms=3_000)
@@ -63,6 +65,10 @@ async def test_an_idle_reader_asks_for_next_to_nothing_and_a_running_one_for_new
         async with AioLoad(cluster.bootstrap, "t", PARTITIONS) as load:
             await load.until_acknowledged(50)
         await follower.until_seen(load)
+        slices = await follower.view.plan([OffsetRange("t", partition, 0, end) for partition, end in follower.ends.items()])
+        bodies = follower.view.bodies_of(slices)
+        assert {part.key for part in slices if part.key.startswith(WAL_ROOT)} == bodies.keys() != set(), "slots are read once"
+        assert all([await cluster.store.get(key) == body for key, body in bodies.items()])
         before = counted.calls
         for _ in range(10):
             await follower.look()

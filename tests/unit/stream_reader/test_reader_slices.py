@@ -270,6 +270,20 @@ def test_sync_reads_the_same_again_and_again(tmp_path: Path) -> None:
     assert [raised.value.slice, *raised.value.remaining] == slices[5:]
 
 
+def test_what_is_at_hand_whole_is_not_asked_for(tmp_path: Path) -> None:
+    url, slices = directory_store(tmp_path)
+    path = tmp_path / "data" / "5"
+    bodies = {slices[5].key: path.read_bytes()}
+    path.unlink()
+    for _ in range(2):  # the second time its index is known
+        assert read_offsets(url, slices, bodies=bodies) == list(range(800))
+    damaged = bytearray(bodies[slices[5].key])
+    damaged[len(damaged) // 4] ^= 1
+    bodies[slices[5].key] = bytes(damaged)
+    with pytest.raises(ReadError, match="data/5"):
+        read_offsets(url, slices, bodies=bodies)
+
+
 @pytest.mark.filterwarnings("ignore:This process .* is multi-threaded:DeprecationWarning")
 def test_sync_reads_after_a_fork(tmp_path: Path) -> None:
     url, slices = directory_store(tmp_path)

@@ -31,6 +31,7 @@ from stream.spark.offsets import TopicPartition
 from stream.spark.packing import SLICES_MAX, TaskLimits, pack
 from stream.spark.pushdown import taken
 from stream.spark.rows import chosen
+from stream.spark.tasks import BODIES_BYTES_MAX, task_of
 
 A0, A1, B0 = TopicPartition("a", 0), TopicPartition("a", 1), TopicPartition("b", 0)
 
@@ -104,6 +105,15 @@ def test_rows_are_shared_as_kafka_shares_them() -> None:
 
 
 offsets = st.dictionaries(st.sampled_from([A0, A1, B0]), st.tuples(st.integers(0, 500), st.integers(0, 500)))
+
+
+def test_a_task_takes_along_what_was_read_whole_while_there_is_room() -> None:
+    slices = [Slice(f"o{number}", 1 << 20, "t", partition, partition, 0, 9, 5, 9) for number in range(4) for partition in range(2)]
+    half = bytes(BODIES_BYTES_MAX // 2)
+    task = task_of(slices[2:], {"o0": b"", "o1": half, "o2": half + b"1", "o3": half})
+    assert task.slices == tuple(slices[2:])
+    assert task.bodies == {"o1": half, "o3": half}
+    assert task_of(slices, {}).bodies == {}
 
 
 @settings(deadline=None)

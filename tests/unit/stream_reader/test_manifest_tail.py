@@ -1,0 +1,50 @@
+"""The tails of WALs as readers walk them."""
+
+from objectstore.memory import MemoryStore
+from stream.batch.records import Record, encode_batch
+from stream.format.reader import verify_object
+from stream.format.writer import StreamRun, build_object
+from stream.ids import Millis, NodeEpoch, NodeId, StreamId, WalSequence
+from stream.keys import wal_key
+from stream.manifest import tail
+from stream.manifest.model import LiveWal
+from stream.manifest.tail import WalTails
+from stream.ports import ObjectRole
+from tests.support.reader_objects import entry_of
+
+WAL = LiveWal(NodeId(1), NodeEpoch(7), WalSequence(3))
+
+
+def slot(sequence: int, *, value_bytes: int = 100) -> bytes:
+    batch = encode_batch([Record(sequence, 1_000, b"k", bytes(value_bytes))], base_offset=sequence)
+    run = StreamRun(StreamId(4), [entry_of(batch)])
+    return b"".join(build_object(ObjectRole.WAL, WAL.writer, WalSequence(sequence), Millis(0), [run]).chunks)
+
+
+async def walked(*bodies: bytes) -> tuple[WalTails, list[str]]:
+    store, keys = MemoryStore(), list[str]()
+    for sequence, body in enumerate(bodies, WAL.first_slot):
+        keys.append(wal_key(WAL.writer, WalSequence(sequence)))
+        await store.put(keys[-1], body)
+    tails = WalTails(store)
+    tails.follow([WAL])
+    await tails.advance()
+    return tails, keys
+
+
+async def test_small_slots_are_kept_whole_if_they_are_intact() -> None:
+    damaged = bytearray(slot(4))
+    block = verify_object(damaged).blocks()[0]
+    damaged[block.position + block.size_bytes // 2] ^= 1
+    large = slot(5, value_bytes=100_000)
+    tails, keys = await walked(slot(3), bytes(damaged), large, slot(6))
+    assert [item.key for item in tails.ranges_of(StreamId(4))] == keys
+    assert [tails.body_of(key) for key in keys] == [slot(3), None, None, slot(6)]
+
+
+async def test_what_is_kept_is_bounded_and_the_oldest_goes_first() -> None:
+    slots = [slot(sequence, value_bytes=60_000) for sequence in range(3, 203)]
+    tails, keys = await walked(*slots)
+    kept = [key for key in keys if tails.body_of(key) is not None]
+    assert kept == keys[-len(kept) :]
+    assert tail.BODIES_BYTES_MAX - 62_000 < sum(len(tails.body_of(key) or b"") for key in kept) <= tail.BODIES_BYTES_MAX
