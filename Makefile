@@ -17,6 +17,9 @@ MINUTES ?= 10
 JOBS ?= 2
 ARGS ?=
 
+# Where it is set (many a container image does), every process compiles all that it imports, and tests and demos start hundreds of them.
+unexport PYTHONDONTWRITEBYTECODE
+
 .PHONY: help
 help: ## list the targets
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 14

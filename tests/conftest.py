@@ -2,10 +2,14 @@
 
 import os
 import sys
+from importlib.util import find_spec
 from pathlib import Path
+from tempfile import TemporaryDirectory
 
 import pytest
 import structlog
+
+_SPARK_HOME = pytest.StashKey[TemporaryDirectory[str]]()
 
 
 def pytest_configure(config: pytest.Config) -> None:
@@ -14,3 +18,25 @@ def pytest_configure(config: pytest.Config) -> None:
     # Commands run in this process in some tests, and their stdout is the answer: a cluster's log must not get into it.
     structlog.configure(logger_factory=structlog.PrintLoggerFactory(sys.__stderr__))
     os.environ["SPARK_CONF_DIR"] = str(Path(__file__).with_name("support") / "spark")
+    config.stash[_SPARK_HOME] = home = TemporaryDirectory(prefix="penstock-spark-home-")
+    os.environ["SPARK_HOME"] = _unzipped_spark(Path(home.name))
+
+
+def pytest_unconfigure(config: pytest.Config) -> None:
+    config.stash[_SPARK_HOME].cleanup()
+
+
+def _unzipped_spark(home: Path) -> str:
+    """Spark's home without its zip of PySpark, so that the installed one is used: each of a query's Python processes compiles what it
+    imports out of the zip anew, half a second of CPU."""
+    installed = find_spec("pyspark")
+    assert installed is not None, "tests need what `make venv` installs"
+    assert installed.origin is not None
+    root = Path(installed.origin).parent
+    library = home / "python" / "lib"
+    library.mkdir(parents=True)
+    for path in (*root.glob("*"), *root.glob("python/lib/py4j-*.zip")):
+        target = library if path.suffix == ".zip" else home
+        if path.name != "python":
+            (target / path.name).symlink_to(path)
+    return str(home)

@@ -8,8 +8,8 @@ class ReadConfig:
     rows_max: int = 16_384
     """Rows in one Arrow batch."""
 
-    batch_bytes_max: int = 4 << 20
-    """Bytes in one Arrow batch, unless a single record has more. Larger ones save nothing: Spark's cost is per row."""
+    batch_bytes_max: int = 2 << 20
+    """Bytes in one Arrow batch, unless a single record has more. Larger ones save nothing, and do not stay in the CPU's caches."""
 
     uncompressed_batch_bytes_max: int = 64 << 20
     """A Kafka batch that decompresses to more is refused. Raise it only if a producer is known to send such batches."""

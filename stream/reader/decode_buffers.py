@@ -59,7 +59,8 @@ _COUNTS: Final = slice(k.OUT_ROWS, k.OFFSETS)
 class _Layout:
     """How the outputs of one column lie in its slab: job slots with their places, and the slab's size."""
 
-    def __init__(self, sizes: Mapping[int, int]) -> None:
+    def __init__(self, column: str, sizes: Mapping[int, int]) -> None:
+        self.column = column
         self.places: list[tuple[int, int, int]] = []
         self.size_bytes = 0
         for slot, size_bytes in sizes.items():
@@ -87,16 +88,15 @@ class _Plan:
         for name in columns:
             if name in _FIXED:
                 slot, width = _FIXED[name]
-                self.layouts.append(_Layout({slot: width * rows}))
+                self.layouts.append(_Layout(name, {slot: width * rows}))
             elif name in _NULLABLE:
-                self.layouts.append(_Layout(_binary(_NULLABLE[name], rows, capacities)))
+                self.layouts.append(_Layout(name, _binary(_NULLABLE[name], rows, capacities)))
             elif name == "headers":
                 headers = capacities[k.HEADERS_CAPACITY]
-                self.layouts.append(_Layout({k.LIST_OFFSETS: 4 * (rows + 1), k.LIST_VALID: _bits(rows)}))
-                self.layouts.append(
-                    _Layout({k.NAME_OFFSETS: 4 * (headers + 1), k.NAME_DATA: capacities[k.NAME_CAPACITY] + k.PADDING_BYTES})
-                )
-                self.layouts.append(_Layout(_binary(_HEADER_VALUES, headers, capacities)))
+                self.layouts.append(_Layout("headers", {k.LIST_OFFSETS: 4 * (rows + 1), k.LIST_VALID: _bits(rows)}))
+                names = {k.NAME_OFFSETS: 4 * (headers + 1), k.NAME_DATA: capacities[k.NAME_CAPACITY] + k.PADDING_BYTES}
+                self.layouts.append(_Layout("header names", names))
+                self.layouts.append(_Layout("header values", _binary(_HEADER_VALUES, headers, capacities)))
 
 
 def address_of(array: NDArray[Any]) -> int:
@@ -159,7 +159,7 @@ class CompiledRows:
         """A slab for each column. The decoder itself writes what they have to begin with."""
         addresses = [0] * (k.SOURCE_BYTES - k.OFFSETS)
         for layout in plan.layouts:
-            slab = Slab(layout.size_bytes)
+            slab = Slab(layout.column, layout.size_bytes)
             for slot, at, size_bytes in layout.places:
                 self._rooms[slot] = _Room(slab, at, size_bytes)
                 addresses[slot - k.OFFSETS] = slab.address + at

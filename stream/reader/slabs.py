@@ -14,16 +14,17 @@ from stream.reader.arrow import Buffer, pa
 _ALIGNMENT: Final = 64
 """What Arrow recommends for the start of a buffer."""
 
-_WAITING_MAX: Final = 6
-"""Slabs of one size that wait: two tasks' worth of keys and values."""
+_WAITING_MAX: Final = 3
+"""Slabs of one column and size that wait. The one that came back last is taken first: some of it may be in the CPU's cache still."""
 
-_SIZES_MAX: Final = 16
+_HOMES_MAX: Final = 32
 _POOLED_BYTES_MAX: Final = 16 << 20
 """Larger ones are for single huge records, and are not kept."""
 
 _Waiting = deque[Buffer]
-_waiting: Final[dict[int, _Waiting]] = {}
-"""By size. Appending and popping are atomic, so this serves all threads, and `__del__`, which comes at any time."""
+_waiting: Final[dict[tuple[str, int], _Waiting]] = {}
+"""By column and size: a slab of a large column that became one of a small column would leave the CPU's caches cold. Appending and popping
+are atomic, so this serves all threads, and `__del__`, which comes at any time."""
 
 
 class Slab:
@@ -31,8 +32,8 @@ class Slab:
 
     __slots__ = ("_home", "_memory", "_size_bytes", "address")
 
-    def __init__(self, size_bytes: int) -> None:
-        home = _home_of(size_bytes)
+    def __init__(self, column: str, size_bytes: int) -> None:
+        home = _home_of(column, size_bytes)
         memory = _from(home)
         self._memory: Buffer = pa.allocate_buffer(size_bytes) if memory is None else memory
         self._home = home
@@ -54,14 +55,14 @@ def aligned(size_bytes: int) -> int:
     return -(-size_bytes // _ALIGNMENT) * _ALIGNMENT
 
 
-def _home_of(size_bytes: int) -> _Waiting | None:
+def _home_of(column: str, size_bytes: int) -> _Waiting | None:
     if size_bytes > _POOLED_BYTES_MAX:
         return None
-    home = _waiting.get(size_bytes)
+    home = _waiting.get((column, size_bytes))
     if home is None:
-        if len(_waiting) >= _SIZES_MAX:
+        if len(_waiting) >= _HOMES_MAX:
             _waiting.clear()
-        home = _waiting.setdefault(size_bytes, deque(maxlen=_WAITING_MAX))
+        home = _waiting.setdefault((column, size_bytes), deque(maxlen=_WAITING_MAX))
     return home
 
 

@@ -55,7 +55,7 @@ from deploy.cli import main
 main()
 """
 
-pytestmark = pytest.mark.timeout(400)
+pytestmark = pytest.mark.timeout(700)
 
 
 @pytest.fixture(scope="module")
@@ -101,11 +101,11 @@ def compacting(cluster: HurriedCluster, topic: str, *arguments: str, where: str 
 
 
 def answer(process: "subprocess.Popen[str]", code: int = 0) -> str:
-    try:
-        out, err = process.communicate(timeout=150)
-    finally:
-        process.kill()
-        process.wait()
+    with process:
+        try:
+            out, err = process.communicate(timeout=300)
+        finally:
+            process.kill()
     assert process.returncode == code, f"{process.returncode}: {out[-1_000:]} {err[-3_000:]}"
     return out if code == 0 else err
 

@@ -112,7 +112,7 @@ def test_threads_share_what_waits() -> None:
 
 
 def test_a_buffer_lies_within_its_slab() -> None:
-    slab = Slab(100)
+    slab = Slab("key", 100)
     with pytest.raises(AssertionError, match="within its slab"):
         slab.buffer(90, 11)
     with pytest.raises(AssertionError, match="within its slab"):
@@ -120,15 +120,15 @@ def test_a_buffer_lies_within_its_slab() -> None:
 
 
 def test_memory_of_one_size_waits_up_to_a_limit_and_huge_memory_never() -> None:
-    many = [Slab(12_345) for _ in range(50)]
+    many = [Slab("key", 12_345) for _ in range(50)]
     addresses = {slab.address for slab in many}
     del many
     before = pa.total_allocated_bytes()
-    again = [Slab(12_345) for _ in range(50)]
+    again = [Slab("key", 12_345) for _ in range(50)]
     assert len({slab.address for slab in again}) == 50
     assert {slab.address for slab in again} & addresses
     assert pa.total_allocated_bytes() - before <= 50 * 12_352
-    huge = Slab(17 << 20)
+    huge = Slab("key", 17 << 20)
     before = pa.total_allocated_bytes()
     del huge
     assert before - pa.total_allocated_bytes() >= 17 << 20
