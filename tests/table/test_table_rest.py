@@ -1,0 +1,83 @@
+"""Tables of a REST catalog: created, appended to and shared over HTTP; a commit whose answer is lost is looked up."""
+
+import threading
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+from support.rest_catalog import Lost, RestCatalog, rest_catalog
+from support.table_log import Log
+from support.table_runs import Run
+
+from stream.spark.table.query import query
+from stream.spark.table.warehouse import Warehouse
+
+
+@dataclass
+class RestRun(Run):
+    url: str = ""
+
+    @property
+    def warehouse(self) -> Warehouse:
+        return Warehouse(kind=self.kind, location=str(self.directory), catalog_type="rest", catalog_uri=self.url)
+
+
+@pytest.fixture
+def catalog(tmp_path: Path) -> Iterator[RestCatalog]:
+    with rest_catalog(tmp_path / "warehouse") as started:
+        yield started
+
+
+@pytest.fixture
+def run(log: Log, tmp_path: Path, catalog: RestCatalog) -> RestRun:
+    return RestRun(log, tmp_path / "warehouse", "iceberg", url=catalog.url)
+
+
+def test_a_table_is_the_same(run: RestRun) -> None:
+    assert len(run.all()) > 2
+    run.check()
+    assert run.state_offsets() == run.ends()
+    assert query(run.warehouse, "SELECT count(*) AS c FROM t").to_pylist() == [{"c": len(run.rows())}]
+    assert run.all() == []
+
+
+@pytest.mark.parametrize("lost", [Lost.GATEWAY_TIMEOUT, Lost.CONNECTION])
+def test_a_commit_whose_answer_is_lost_counts_once(run: RestRun, catalog: RestCatalog, lost: Lost) -> None:
+    """Every second one, that which makes the table included."""
+    counts: dict[str, int] = {}
+
+    def lose(name: str) -> Lost:
+        counts[name] = counts.get(name, 0) + 1
+        return lost if counts[name] % 2 else Lost.NOTHING
+
+    catalog.lose = lose
+    run.all()
+    assert counts["t"] > 4
+    catalog.lose = lambda _: Lost.NOTHING
+    run.check()
+    assert run.state_offsets() == run.ends()
+    assert run.stray_files() == set()
+
+
+def test_runs_at_the_same_time_share_the_work(run: RestRun) -> None:
+    barrier = threading.Barrier(3)
+    failures: list[Exception] = []
+
+    def work() -> None:
+        try:
+            barrier.wait(20)
+            run.all()
+        except Exception as error:  # noqa: BLE001 - told by the test
+            failures.append(error)
+
+    threads = [threading.Thread(target=work) for _ in range(3)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(120)
+    assert not any(thread.is_alive() for thread in threads)
+    assert failures == []
+    run.check()
+    assert run.state_offsets() == run.ends()
+    assert run.stray_files() == set()
