@@ -140,9 +140,9 @@ def test_a_micro_batch_ends_where_it_is_decided_and_is_the_same_when_replayed(cl
             for place in zip(batch.column("partition").to_pylist(), batch.column("offset").to_pylist(), strict=True)
         ]
         assert sorted(read) == expected
-        before = {part.key for task in reader.partitions(start, end) for part in task.value} & cluster.keys("wal/")
+        before = {part.key for task in reader.partitions(start, end) for part in task.value.slices} & cluster.keys("wal/")
         cluster.until_deleted(before)
-    assert {item.partition for task in reader.partitions(start, end) for item in ranges_of(task.value)} == {0, 1}
+    assert {item.partition for task in reader.partitions(start, end) for item in ranges_of(task.value.slices)} == {0, 1}
 
 
 def test_spark_reads_committed_records(cluster: ThreadedCluster, writers: Writers, spark: SparkSession) -> None:
