@@ -6,6 +6,7 @@ from random import Random
 
 import pytest
 from support.cluster import until
+from support.ports import free_port
 
 from tests.chaos.links import Network
 from tests.chaos.schedule import ALL, CLIENTS, Fault, Kind
@@ -43,14 +44,6 @@ class Server:
         self._server.close()
         if self.writer is not None:
             self.writer.close()
-
-
-def free_port() -> int:
-    import socket
-
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return int(probe.getsockname()[1])
 
 
 class Linked:

@@ -8,7 +8,6 @@ A pod is stopped as the kubelet does it: preStop, SIGTERM, the grace, SIGKILL.
 
 import os
 import re
-import socket
 import subprocess
 import sys
 import time
@@ -21,17 +20,13 @@ from typing import Self
 from urllib.parse import quote, unquote
 
 from support.chart import NAMESPACE, Object, Pod, command, environment, named, of_kind, pod_of
+from support.ports import free_port
 
 READY_S = 120.0
 """For one pod; a dozen processes start at once, on machines that do other things too."""
 _BIN = Path(sys.executable).parent
 _ADDRESS = re.compile(rf"([a-z0-9-]+)(?:\.[a-z0-9-]+)?\.{NAMESPACE}\.svc\.cluster\.local:([0-9]+)")
 _BOUND = re.compile(r"0\.0\.0\.0:([0-9]+)")
-
-
-def free_port() -> int:
-    with socket.create_server(("127.0.0.1", 0)) as listening:
-        return int(listening.getsockname()[1])
 
 
 @dataclass

@@ -1,13 +1,13 @@
 """Several controllers in this process, over real sockets, that can be stopped, cut off and started again."""
 
 import asyncio
-import socket
 from collections.abc import Sequence
 from pathlib import Path
 from uuid import uuid4
 
 import msgspec
 from support.controller_cluster import Broker, until
+from support.ports import free_ports
 
 from controller.config import ControllerConfig
 from controller.main import ControllerServer
@@ -18,22 +18,6 @@ from controller.rpc.follower import MetadataFollower
 from objectstore.memory import MemoryStore
 from stream.ids import NodeId
 from stream.ports import WalIdentity
-
-
-def free_ports(count: int) -> list[int]:
-    """Below the kernel's own range, so that no client's connection takes one while its controller is away."""
-    found: list[int] = []
-    candidate = 20_000 + uuid4().int % 10_000
-    while len(found) < count:
-        candidate += 1
-        with socket.socket() as probe:
-            probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-            try:
-                probe.bind(("127.0.0.1", candidate))
-            except OSError:
-                continue
-            found.append(candidate)
-    return found
 
 
 class Quorum:

@@ -16,7 +16,7 @@ from typing import Self
 
 from prometheus_client.metrics_core import Metric
 from prometheus_client.parser import text_string_to_metric_families
-from support.chart_cluster import free_port
+from support.ports import free_port
 
 from deploy.cluster.plan import ClusterOptions, Ports, plan_cluster
 

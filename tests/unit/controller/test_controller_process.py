@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 from support.controller_cluster import Cluster, until
+from support.ports import free_port
 
 from controller.rpc.client import ControllerClient
 from controller.rpc.follower import MetadataFollower
@@ -115,7 +116,7 @@ async def _skip_logs(process: asyncio.subprocess.Process, word: str) -> list[str
 
 
 async def test_what_was_acknowledged_survives_kill_nine(tmp_path: Path) -> None:
-    port = await _free_port()
+    port = free_port()
     client = ControllerClient([f"127.0.0.1:{port}"])
     acknowledged: set[str] = set()
     killed = asyncio.Event()
@@ -162,11 +163,3 @@ async def _controller(directory: Path, port: int) -> asyncio.subprocess.Process:
         sys.executable, "-c", CONTROLLER, str(directory), str(port),
         stdout=asyncio.subprocess.DEVNULL, stderr=asyncio.subprocess.DEVNULL,
     )  # fmt: skip
-
-
-async def _free_port() -> int:
-    server = await asyncio.start_server(lambda reader, writer: None, "127.0.0.1", 0)
-    port = int(server.sockets[0].getsockname()[1])
-    server.close()
-    await server.wait_closed()
-    return port
