@@ -25,7 +25,8 @@ from deploy.cluster.state import ProcessState
 from deploy.quorum import describe
 
 KILLS = 4
-GAP_S_MAX = 3.0
+GAP_S_MAX = 30.0
+"""That there is an end: how soon is for `python -m benchmarks controllers` to say, on a machine that does nothing else (bar 3 s)."""
 
 
 class Produces(threading.Thread):
