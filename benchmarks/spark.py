@@ -239,6 +239,7 @@ def _scan_measures(turns: Turns, size_bytes: int) -> list[Measure]:
         Measure(
             "the same scan / confluent-kafka counting through the broker", speed["full"], "MB/s", 3, "higher", speed["consumer"], tuned
         ),
+        Measure("the same, with columns=value / that consumer", speed["value"], "MB/s", 3, "higher", speed["consumer"]),
         Measure("the same, with columns=value / ready-made batches of it", speed["value"], "MB/s", 0.6, "higher", speed["ceiling, value"]),
         Measure("broker's CPU during that scan", turns.broker_share["full"] * 100, "% of a core", 5, "lower"),
         Measure("scan of two columns / the full scan", speed["two columns"], "MB/s", 1.5, "higher", speed["full"]),

@@ -9,8 +9,6 @@ from tempfile import TemporaryDirectory
 import pytest
 import structlog
 
-_SPARK_HOME = pytest.StashKey[TemporaryDirectory[str]]()
-
 
 def pytest_configure(config: pytest.Config) -> None:
     # kafka-python reads its schemas through functions that Python 3.11 deprecates and 3.13 has again.
@@ -18,12 +16,9 @@ def pytest_configure(config: pytest.Config) -> None:
     # Commands run in this process in some tests, and their stdout is the answer: a cluster's log must not get into it.
     structlog.configure(logger_factory=structlog.PrintLoggerFactory(sys.__stderr__))
     os.environ["SPARK_CONF_DIR"] = str(Path(__file__).with_name("support") / "spark")
-    config.stash[_SPARK_HOME] = home = TemporaryDirectory(prefix="penstock-spark-home-")
+    home = TemporaryDirectory(prefix="penstock-spark-home-")
+    config.add_cleanup(home.cleanup)
     os.environ["SPARK_HOME"] = _unzipped_spark(Path(home.name))
-
-
-def pytest_unconfigure(config: pytest.Config) -> None:
-    config.stash[_SPARK_HOME].cleanup()
 
 
 def _unzipped_spark(home: Path) -> str:

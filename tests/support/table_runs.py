@@ -1,7 +1,9 @@
 """Exports as tests run them: both kinds of table, and tables that fail or stop where a test wants it."""
 
+import threading
 from collections import Counter
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -78,6 +80,18 @@ class Run:
         while (report := sync.run_batch()) is not None:
             reports.append(report)
         return reports
+
+    def three_at_once(self, **options: Any) -> None:
+        """Raises what the first of them raised that failed."""
+        barrier = threading.Barrier(3)
+
+        def work() -> None:
+            barrier.wait(20)
+            self.all(**options)
+
+        with ThreadPoolExecutor(3) as threads:
+            for run in [threads.submit(work) for _ in range(3)]:
+                run.result(120)
 
     def rows(self, name: str = "t") -> list[dict[str, Any]]:
         names = {known.rpartition(".")[2] for known in self.warehouse.tables()}

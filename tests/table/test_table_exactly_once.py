@@ -1,7 +1,6 @@
 """Whatever happens to a run, and however many there are, a table has each record once."""
 
 import json
-import threading
 from pathlib import Path
 from typing import Any
 
@@ -63,22 +62,7 @@ def test_a_commit_that_nobody_acknowledged_is_looked_up(run: Run, landed: bool) 
 
 
 def test_runs_at_the_same_time_share_the_work(run: Run) -> None:
-    barrier = threading.Barrier(3)
-    errors: list[BaseException] = []
-
-    def work() -> None:
-        try:
-            barrier.wait(20)
-            run.all(batch_bytes=15_000)
-        except BaseException as error:  # noqa: BLE001 - told by the test
-            errors.append(error)
-
-    threads = [threading.Thread(target=work) for _ in range(3)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join(60)
-    assert errors == []
+    run.three_at_once(batch_bytes=15_000)
     run.check()
     assert run.state_offsets() == run.ends()
 

@@ -1,6 +1,5 @@
 """Tables of a REST catalog: created, appended to and shared over HTTP; a commit whose answer is lost is looked up."""
 
-import threading
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -61,23 +60,7 @@ def test_a_commit_whose_answer_is_lost_counts_once(run: RestRun, catalog: RestCa
 
 
 def test_runs_at_the_same_time_share_the_work(run: RestRun) -> None:
-    barrier = threading.Barrier(3)
-    failures: list[Exception] = []
-
-    def work() -> None:
-        try:
-            barrier.wait(20)
-            run.all()
-        except Exception as error:  # noqa: BLE001 - told by the test
-            failures.append(error)
-
-    threads = [threading.Thread(target=work) for _ in range(3)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join(120)
-    assert not any(thread.is_alive() for thread in threads)
-    assert failures == []
+    run.three_at_once()
     run.check()
     assert run.state_offsets() == run.ends()
     assert run.stray_files() == set()
