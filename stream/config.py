@@ -102,7 +102,7 @@ class StreamConfig:
     """PUTs of one block at once."""
 
     upload_attempt_ms: Annotated[int, Setting("upload.attempt.timeout.ms", Kind.DURATION, 1, 3_600_000)] = 60_000
-    """One try of a step of the merge: preparing ids, or a PUT of up to `upload_object_bytes_max`."""
+    """The first try of a step of the merge: preparing ids, or a PUT of up to `upload_object_bytes_max`. Later ones get up to a minute."""
 
     prepared_reuse_ms: int = 30 * 60_000
     """Prepared objects older than this are not committed but written anew: the controller deletes them after 60 minutes."""

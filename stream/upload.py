@@ -36,6 +36,7 @@ _log = structlog.get_logger(__name__)
 T = TypeVar("T")
 
 _DELETE_TRIES_MAX = 5
+_ATTEMPT_S_MAX = 60.0
 UPLOAD_STEPS = ("prepare", "put", "commit")
 
 
@@ -206,18 +207,25 @@ class Uploader:
             return UploadedObject(target, plan.role, BuiltObject([], built.size_bytes, built.ranges, built.footer))
 
     async def _until_done(self, what: str, call: Callable[[], Awaitable[T]]) -> T:
-        """Repeat an idempotent call until it succeeds; only WalFenced ends it."""
+        """Repeat an idempotent call until it succeeds; only WalFenced ends it.
+
+        A try that runs out of time gives the next one twice as much: a store that needs longer than was configured would never be done,
+        and controllers that have fallen behind would do for ever what their callers have given up already.
+        """
         backoff = Backoff(self._config, self._rng)
         began = self._loop.time()
+        attempt_s = self._config.upload_attempt_ms / 1000
         while True:
             try:
-                async with asyncio.timeout(self._config.upload_attempt_ms / 1000):
+                async with asyncio.timeout(attempt_s) as limit:
                     done = await call()
             except WalFenced:
                 raise
             except Exception as error:  # noqa: BLE001 - stores and controllers fail in many ways; giving up would lose acknowledged data
                 self.counts.failures[what] += 1
                 _log.warning("upload_step_failed", step=what, attempt_count=backoff.attempt_count + 1, error=repr(error))
+                if limit.expired():
+                    attempt_s = max(attempt_s, min(2 * attempt_s, _ATTEMPT_S_MAX))
             else:
                 self.counts.latencies[what].observe((self._loop.time() - began) * 1_000)
                 return done

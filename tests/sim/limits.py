@@ -70,8 +70,16 @@ def draw(rng: Random) -> Limits:
         network_lossy=pick((0.0, 0.01, 0.04)),
         disk_sync_ms=pick((1, 5, 50)),
     )
+    limits = replace(limits, stream=replace(limits.stream, upload_object_bytes_max=_object_bytes_max(limits.stream, p50_ms)))
     interval_ms = (50, 1_000, 4_000)[(limits.partitions + limits.brokers) % 3]
     return replace(limits, controller=msgspec.structs.replace(limits.controller, backup_interval_ms=interval_ms, backup_bytes_max=2_000))
+
+
+def _object_bytes_max(stream: StreamConfig, p50_ms: float) -> int:
+    """As drawn, but never so small that the objects of one block, one after the other, take longer than their ids are good for: that is
+    2 s here and half an hour outside, where a block is written anew for a store that was away, and not for ever."""
+    quick, slow = (0, 3_000) if stream.upload_puts_in_flight_max > 1 else (3_000, 16 * _MIB)
+    return max(stream.upload_object_bytes_max, slow if p50_ms > 20 else quick)
 
 
 def _stream(rng: Random) -> StreamConfig:

@@ -10,6 +10,7 @@ import pytest
 from objectstore.errors import Throttled, Unavailable
 from objectstore.faults import Fault, FaultyStore, Selection
 from objectstore.memory import MemoryStore
+from objectstore.ports import Body
 from stream.errors import (
     NotContiguous,
     OffsetOutOfRange,
@@ -24,7 +25,7 @@ from stream.errors import (
 from stream.format.writer import fence_object
 from stream.ids import NodeEpoch, NodeId, Offset, StreamEpoch, StreamId, WalSequence
 from stream.keys import wal_key
-from stream.ports import ObjectRole, OpenStream, WalIdentity
+from stream.ports import ObjectRole, OpenStream, PreparedObject, WalIdentity
 from tests.support.stream_metadata import MemoryController
 from tests.support.stream_storage import FAST, GatedStore, Node, entry, offsets, settle, until
 
@@ -321,6 +322,34 @@ async def test_a_controller_that_fails_delays_commits_but_not_appends(controller
     await cut(node)
     assert controller.streams[StreamId(1)].end_offset == 2
     assert node.handles[1].committed_offset == 2
+
+
+@pytest.mark.parametrize("slow", ["store", "controller"])
+async def test_a_merge_ends_though_each_step_takes_longer_than_its_first_try(
+    controller: MemoryController, nodes: list[Node], slow: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    store = FaultyStore(MemoryStore(), Random(1))
+    node = Node(store, controller, config=replace(FAST, upload_attempt_ms=5))
+    nodes.append(node)
+    await node.open(1)
+    await node.write(1)
+    prepare, put = node.metadata.prepare_objects, store.put
+
+    async def late_prepare(count: int) -> list[PreparedObject]:
+        await asyncio.sleep(0.05)
+        return await prepare(count)
+
+    async def late_put(key: str, body: Body) -> str:
+        await asyncio.sleep(0.05)
+        return await put(key, body)
+
+    if slow == "store":
+        monkeypatch.setattr(store, "put", late_put)
+    else:
+        monkeypatch.setattr(node.metadata, "prepare_objects", late_prepare)
+    await asyncio.wait_for(cut(node), 10)
+    assert controller.streams[StreamId(1)].end_offset == 1
+    assert node.storage.uploads.failures["put" if slow == "store" else "prepare"] >= 2
 
 
 async def test_uncommitted_bytes_push_back_when_commits_fail_for_long(controller: MemoryController, nodes: list[Node]) -> None:
