@@ -216,8 +216,9 @@ class Uploader:
         began = self._loop.time()
         attempt_s = self._config.upload_attempt_ms / 1000
         while True:
+            limit = asyncio.timeout(attempt_s)
             try:
-                async with asyncio.timeout(attempt_s) as limit:
+                async with limit:
                     done = await call()
             except WalFenced:
                 raise

@@ -63,15 +63,18 @@ class Places:
     def take(self, arrays: dict[str, Array], columns: Sequence[str]) -> None:
         """Add the columns, as far as they are wanted, and begin anew."""
         if "topic" in columns:
-            arrays["topic"] = self._column([(topic, end) for topic, _, end in self._runs])
+            arrays["topic"] = self._column(0)
         if "partition" in columns:
-            arrays["partition"] = self._column([(partition, end) for _, partition, end in self._runs])
+            arrays["partition"] = self._column(1)
         self._runs = []
 
-    def _column(self, runs: Sequence[tuple[str | int, int]]) -> Array:
-        """runs: values and the rows where they end."""
-        starts = [0, *(end for _, end in runs)]
-        parts = [self._same(value, end - start) for start, (value, end) in zip(starts, runs, strict=False)]
+    def _column(self, field: int) -> Array:
+        """field: of the runs."""
+        parts: list[Array] = []
+        start = 0
+        for run in self._runs:
+            parts.append(self._same(run[field], run[2] - start))
+            start = run[2]
         return parts[0] if len(parts) == 1 else pa.concat_arrays(parts)
 
     def _same(self, value: str | int, rows: int) -> Array:

@@ -5,8 +5,7 @@ decompressed bytes. Must not import numba or pyarrow. Constants are frozen into 
 """
 
 from collections.abc import Iterator
-from dataclasses import dataclass
-from typing import Any, Final, Protocol
+from typing import Any, Final, NamedTuple, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
@@ -87,8 +86,7 @@ class BatchRefused(Exception):
         self.row = row
 
 
-@dataclass(frozen=True, slots=True)
-class Group:
+class Group(NamedTuple):
     """Batches of one partition whose records lie in one buffer; records with offsets in [low, high) are wanted."""
 
     source: Bytes
