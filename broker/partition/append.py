@@ -82,7 +82,7 @@ class AppendGroup:
         """
         self.outcomes: list[AppendOutcome] = []
         self._planned: list[_Planned] = []
-        self._settled = settled
+        self._settled: Callable[[], None] | None = settled
         self._refused = refused
         self._now_ms = Millis(0)
         self._from_coordinator = from_coordinator
@@ -202,4 +202,7 @@ class AppendGroup:
     def _settle_one(self) -> None:
         self._pending_count -= 1
         if self._pending_count == 0:
-            self._settled()
+            # Whoever is told refers to this group: held on to, that would be a cycle, and the request's bytes would wait for the collector.
+            settled, self._settled = self._settled, None
+            assert settled is not None, "it is called once"
+            settled()

@@ -1,0 +1,83 @@
+"""What requests leave behind: nothing that only the cyclic collector could free.
+
+A cycle would keep a request's bytes until the next collection, and make that walk over tens of thousands of objects while everybody waits.
+"""
+
+import asyncio
+import gc
+from collections import Counter
+from collections.abc import Generator
+from contextlib import contextmanager
+from pathlib import Path
+
+from confluent_kafka import Consumer, Producer, TopicPartition
+from confluent_kafka.admin import AdminClient, NewTopic, OffsetSpec
+from support.cluster import Cluster
+
+TIMEOUT_S = 20
+REPEATS = 40
+OURS = ("broker.", "stream.", "objectstore.", "controller.")
+
+
+@contextmanager
+def garbage() -> Generator[Counter[str]]:
+    """While this is open nothing is collected; then it tells what of ours a collection would have found, by class or function."""
+    found: Counter[str] = Counter()
+    gc.collect()
+    gc.disable()
+    try:
+        yield found
+        gc.set_debug(gc.DEBUG_SAVEALL)
+        gc.collect()
+        found.update(name for name in map(_name_of, gc.garbage) if name.startswith(OURS))
+    finally:
+        gc.set_debug(0)
+        gc.garbage.clear()
+        gc.enable()
+        gc.collect()
+
+
+def _name_of(found: object) -> str:
+    named = found if hasattr(found, "__qualname__") else type(found)
+    return f"{getattr(named, '__module__', '')}.{getattr(named, '__qualname__', '')}"
+
+
+def use(bootstrap: str) -> None:
+    """Each request of a producer, a consumer of a group and an administrator, many times."""
+    producer = Producer({"bootstrap.servers": bootstrap, "transactional.id": "t", "linger.ms": 0})
+    producer.init_transactions(TIMEOUT_S)
+    plain = Producer({"bootstrap.servers": bootstrap, "linger.ms": 0})
+    for _ in range(REPEATS):
+        plain.produce("t", b"value", partition=0)
+        assert plain.flush(TIMEOUT_S) == 0
+    for _ in range(REPEATS // 4):
+        producer.begin_transaction()
+        producer.produce("t", b"value", partition=0)
+        producer.commit_transaction(TIMEOUT_S)
+    consumer = Consumer({"bootstrap.servers": bootstrap, "group.id": "g", "enable.auto.commit": False, "fetch.wait.max.ms": 10})
+    place = TopicPartition("t", 0, 0)
+    consumer.assign([place])
+    for number in range(REPEATS):
+        consumer.seek(TopicPartition("t", 0, number))
+        message = consumer.poll(TIMEOUT_S)
+        assert message is not None
+        assert message.error() is None
+        consumer.commit(offsets=[TopicPartition("t", 0, number)], asynchronous=False)
+        consumer.get_watermark_offsets(place, TIMEOUT_S)
+    consumer.close()
+    admin = AdminClient({"bootstrap.servers": bootstrap})
+    for _ in range(REPEATS):
+        admin.list_topics(timeout=TIMEOUT_S)
+        admin.list_offsets({place: OffsetSpec.latest()})[place].result(TIMEOUT_S)
+
+
+async def test_requests_leave_no_cycles(tmp_path: Path) -> None:
+    async with Cluster(tmp_path) as cluster:
+        admin = AdminClient({"bootstrap.servers": cluster.bootstrap})
+        await asyncio.to_thread(admin.create_topics([NewTopic("t", 1, 1)])["t"].result, TIMEOUT_S)
+        await cluster.until_served("t", 0)
+        await asyncio.to_thread(use, cluster.bootstrap)
+        with garbage() as found:
+            await asyncio.to_thread(use, cluster.bootstrap)
+    often = {name: count for name, count in found.items() if count >= REPEATS // 5}
+    assert not often, f"left to the collector: {often}"
