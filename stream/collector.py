@@ -3,7 +3,7 @@
 With the defaults a collection runs every 700 allocations and walks what is alive again and again: measured half of the CPU of small
 produce requests (benchmarks, `small-requests`), and pauses of half a second in controllers with 10,000 partitions, long enough to lose an
 election. Requests of ours form no cycles (tests/integration/test_broker_garbage.py); reference counts free them at once, so that what
-makes a collection due is what is kept: a broker at 250 small batches a second runs the youngest every 10 s.
+makes a collection due is what is kept: a broker at 540 small batches a second runs the youngest every 4 s.
 Source: CPython `gc` documentation; Instagram's `gc.freeze`.
 """
 
