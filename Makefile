@@ -53,13 +53,13 @@ format: venv ## rewrite the sources in the house style
 	$(BIN)/ruff check --fix .
 
 .PHONY: check
-check: venv ## lint, types (mypy and pyright, strict), import contracts, house rules
+check: venv ## lint, types (mypy and pyright, strict), import contracts, house rules, generated files
 	$(BIN)/ruff format --check .
 	$(BIN)/ruff check .
 	$(BIN)/lint-imports --config .importlinter
 	$(BIN)/mypy
 	$(BIN)/pyright
-	$(BIN)/pytest -q -p no:cacheprovider tests/tidy
+	$(BIN)/pytest -q -p no:cacheprovider tests/tidy tests/helm/test_helm_files.py
 
 # Two lanes at a time, since most tests wait for processes more than they compute; each lane's output comes when it ends.
 .PHONY: test
