@@ -29,6 +29,11 @@ _WEIGHTS: Final = {"key": 4, "value": 4, "topic": 4, "partition": 4, "offset": 8
 _VALUES_MAX: Final = 16
 """Columns of one topic or partition kept ready; a task rarely reads more at once."""
 
+_TOPIC: Final = 0
+"""Fields of a run: topic, partition, and the row behind its last."""
+_PARTITION: Final = 1
+_END: Final = 2
+
 
 def arrow_schema(columns: Sequence[str] = DEFAULT) -> Schema:
     """Of these columns, in this order. Raises ValueError for others."""
@@ -63,18 +68,18 @@ class Places:
     def take(self, arrays: dict[str, Array], columns: Sequence[str]) -> None:
         """Add the columns, as far as they are wanted, and begin anew."""
         if "topic" in columns:
-            arrays["topic"] = self._column(0)
+            arrays["topic"] = self._column(_TOPIC)
         if "partition" in columns:
-            arrays["partition"] = self._column(1)
+            arrays["partition"] = self._column(_PARTITION)
         self._runs = []
 
     def _column(self, field: int) -> Array:
-        """field: of the runs."""
+        """field: _TOPIC or _PARTITION."""
         parts: list[Array] = []
         start = 0
         for run in self._runs:
-            parts.append(self._same(run[field], run[2] - start))
-            start = run[2]
+            parts.append(self._same(run[field], run[_END] - start))
+            start = run[_END]
         return parts[0] if len(parts) == 1 else pa.concat_arrays(parts)
 
     def _same(self, value: str | int, rows: int) -> Array:
