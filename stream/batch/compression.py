@@ -89,6 +89,10 @@ class Inflater:
                 raise BatchCorrupt(f"records decompress to more than {self._bytes_max} bytes")
             capacity = self._room(used, min(self._bytes_max, capacity * _GROWTH))
 
+    def renew(self, bytes_min: int) -> None:
+        """Leave `output` to those who refer to it, and go on in other memory, of which there is this much at first."""
+        self.output = bytearray(bytes_min)
+
     def _room(self, used: int, bytes_min: int) -> int:
         """How many bytes may follow the first `used`, at least this many."""
         if len(self.output) - used < bytes_min:

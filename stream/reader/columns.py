@@ -35,12 +35,13 @@ _PARTITION: Final = 1
 _END: Final = 2
 
 
-def arrow_schema(columns: Sequence[str] = DEFAULT) -> Schema:
-    """Of these columns, in this order. Raises ValueError for others."""
+def arrow_schema(columns: Sequence[str] = DEFAULT, *, views: bool = False) -> Schema:
+    """Of these columns, in this order. views: key and value as `binary_view`. Raises ValueError for unknown columns."""
     unknown = [name for name in columns if name not in NAMES]
     if unknown or not columns or len(set(columns)) != len(columns):
         raise ValueError(f"columns {list(columns)}: choose at least one, each once, of {', '.join(NAMES)}")
-    return pa.schema([FIELDS[NAMES.index(name)] for name in columns])
+    fields = (FIELDS[NAMES.index(name)] for name in columns)
+    return pa.schema([field.with_type(pa.binary_view()) if views and field.type == pa.binary() else field for field in fields])
 
 
 def row_bytes(columns: Sequence[str], topic: str) -> int:

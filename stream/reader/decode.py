@@ -97,7 +97,8 @@ class Decoder:
     ) -> None:
         """compiled, size_bytes: as for `open_rows`. Raises ValueError for columns that do not exist."""
         config = config or ReadConfig()
-        self.schema = arrow_schema(columns)
+        self.schema = arrow_schema(columns, views=config.views)
+        self._views = config.views
         self._rows = open_rows(columns, config, compiled=compiled, size_bytes=size_bytes)
         self._inflater = Inflater(config.uncompressed_batch_bytes_max)
         self._table: t.Table = np.zeros((t.TABLE_ROWS, t.TABLE_COLUMNS), np.int64)
@@ -126,13 +127,15 @@ class Decoder:
         """The last rows, if any."""
         yield from self._rows.flush()
 
-    def _groups(self, block: t.Bytes, table: t.Table, attributes: int, place: Place) -> Iterator[t.Group]:
+    def _groups(self, block: t.Bytes, table: t.Table, attributes: int, place: Place) -> Iterable[t.Group]:
         """Runs of batches that lie in one buffer: the block, or what they decompress to. attributes: of all of them, joined by or."""
         if not len(table):
-            return
+            return ()
         if not attributes & COMPRESSION_MASK:
-            yield t.Group(block, table, place.topic, place.partition, place.low, place.high)
-            return
+            return (t.Group(block, table, place.topic, place.partition, place.low, place.high),)
+        return self._inflated_groups(block, table, place)
+
+    def _inflated_groups(self, block: t.Bytes, table: t.Table, place: Place) -> Iterator[t.Group]:
         codecs = (table[:, t.ATTRIBUTES] & COMPRESSION_MASK).tolist()
         first = 0
         while first < len(codecs):
@@ -146,6 +149,8 @@ class Decoder:
     def _inflate(self, block: t.Bytes, table: t.Table, codecs: Sequence[int], first: int, place: Place) -> tuple[int, t.Bytes]:
         """Decompress from row `first` on until there is enough: (row behind the last, buffer)."""
         used, row = 0, first
+        if self._views:
+            self._inflater.renew(_GROUP_BYTES)
         while row < len(codecs) and codecs[row] and used < _GROUP_BYTES:
             start, end = int(table[row, t.DATA_START]), int(table[row, t.DATA_END])
             try:

@@ -60,6 +60,7 @@ class NumpyRows:
     def __init__(self, columns: Sequence[str], config: ReadConfig) -> None:
         self._columns = tuple(columns)
         self._schema = arrow_schema(columns)
+        self._views_schema = arrow_schema(columns, views=True) if config.views else None
         self._config = config
         self._pending: list[RecordBatch] = []
         self._rows = 0
@@ -108,7 +109,7 @@ class NumpyRows:
         if self._pending:
             whole = self._pending[0] if len(self._pending) == 1 else pa.concat_batches(self._pending)
             self._pending, self._rows, self._bytes = [], 0, 0
-            yield whole
+            yield whole if self._views_schema is None else whole.cast(self._views_schema)
 
     def _weights(self, group: t.Group, records: _Records, chosen: _Numbers) -> _Numbers:
         weights: _Numbers = np.full(len(chosen), row_bytes(self._columns, group.topic), np.int64)

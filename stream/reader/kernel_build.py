@@ -14,12 +14,9 @@ import sys
 from pathlib import Path
 from typing import Final
 
-from stream.reader import decode_table, kernel_cache
+from stream.reader import kernel_cache
 
 _KERNELS: Final = "stream.reader.decode_kernel"
-_SOURCES: Final = (decode_table.__file__, str(Path(__file__).with_name("decode_kernel.py")))
-
-
 _WORTHWHILE_BYTES: Final = 16 << 20
 """Numba and the kernels take a process about a second of CPU to import (1.4 s measured on a slow machine, where the other
 decoder does 16 MB/s of 16 KiB batches and 250 MB/s of 1 MiB ones with records of 1 KB)."""
@@ -52,7 +49,7 @@ def are_at_hand() -> bool:
     """False: use the other decoder this time; the kernels are being compiled."""
     if _KERNELS in sys.modules:
         return True
-    place = kernel_cache.place_of(*_SOURCES)
+    place = kernel_cache.place_of(*kernel_cache.KERNELS)
     if place is None or kernel_cache.stamp_in(place).exists():
         return True
     if _Build.process is None:

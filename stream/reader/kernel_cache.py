@@ -13,9 +13,13 @@ from contextlib import contextmanager
 from hashlib import sha256
 from importlib.metadata import version
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
 
 from stream.own_directory import cache_roots, own_directory
+
+_FILES: Final = "decode_table.py", "decode_job.py", "decode_memory.py", "decode_kernel.py"
+KERNELS: Final = tuple(str(Path(__file__).with_name(name)) for name in _FILES)
+"""The sources of the decoder's kernels: all that is frozen into what is compiled of them."""
 
 
 @contextmanager

@@ -2,8 +2,9 @@
 
 Invariant: memory is given out again only when nothing refers to it any more. Every Arrow buffer over a slab holds the slab, whoever holds
 the buffer (another thread, C++, another library by Arrow's C interface); with the last of them the slab goes back. So what a reader got
-stays what it was for as long as it is held, and a reader that keeps everything simply gets fresh memory. A slab serves one column: who
-keeps keys does not keep values. Waiting memory is limited in number and size. Source: Arrow `ForeignBuffer`, `PyForeignBuffer`.
+stays what it was for as long as it is held, and a reader that keeps everything simply gets fresh memory. Keys and values have slabs of
+their own: who keeps keys does not keep values. Waiting memory is limited in number and size. Source: Arrow `ForeignBuffer`,
+`PyForeignBuffer`.
 """
 
 from collections import deque
@@ -15,59 +16,61 @@ _ALIGNMENT: Final = 64
 """What Arrow recommends for the start of a buffer."""
 
 _WAITING_MAX: Final = 3
-"""Slabs of one column and size that wait. The one that came back last is taken first: some of it may be in the CPU's cache still."""
+"""Slabs of one home that wait. The one that came back last is taken first: some of it may be in the CPU's cache still."""
 
 _HOMES_MAX: Final = 32
 _POOLED_BYTES_MAX: Final = 16 << 20
 """Larger ones are for single huge records, and are not kept."""
 
-_Waiting = deque[Buffer]
-_waiting: Final[dict[tuple[str, int], _Waiting]] = {}
-"""By column and size: a slab of a large column that became one of a small column would leave the CPU's caches cold. Appending and popping
-are atomic, so this serves all threads, and `__del__`, which comes at any time."""
+
+class Home:
+    """Where slabs of one column and size wait. Appending and popping are atomic, so it serves all threads, and `__del__`, which comes at
+    any time."""
+
+    __slots__ = ("size_bytes", "waiting")
+
+    def __init__(self, size_bytes: int) -> None:
+        self.size_bytes = size_bytes
+        self.waiting: deque[Buffer] = deque(maxlen=0 if size_bytes > _POOLED_BYTES_MAX else _WAITING_MAX)
+
+
+_homes: Final[dict[tuple[str, int], Home]] = {}
+"""By column and size: a slab of a large column that became one of a small column would leave the CPU's caches cold."""
 
 
 class Slab:
-    """Memory of one column of one Arrow batch."""
+    """Memory of one column, or of several small ones, of one Arrow batch."""
 
-    __slots__ = ("_home", "_memory", "_size_bytes", "address")
+    __slots__ = ("_home", "_memory", "address")
 
-    def __init__(self, column: str, size_bytes: int) -> None:
-        home = _home_of(column, size_bytes)
-        memory = _from(home)
-        self._memory: Buffer = pa.allocate_buffer(size_bytes) if memory is None else memory
+    def __init__(self, home: Home) -> None:
+        try:
+            self._memory: Buffer = home.waiting.pop()
+        except IndexError:
+            self._memory = pa.allocate_buffer(home.size_bytes)
         self._home = home
-        self._size_bytes = size_bytes
         self.address: int = self._memory.address
 
     def buffer(self, at: int, size_bytes: int) -> Buffer:
         """A part of it as Arrow's buffer, which keeps the slab."""
-        assert 0 <= at <= at + size_bytes <= self._size_bytes, "a buffer lies within its slab"
+        assert 0 <= at <= at + size_bytes <= self._home.size_bytes, "a buffer lies within its slab"
         return pa.foreign_buffer(self.address + at, size_bytes, self)
 
     def __del__(self) -> None:
         home = getattr(self, "_home", None)  # missing if there was no memory
         if home is not None:
-            home.append(self._memory)
+            home.waiting.append(self._memory)
+
+
+def home_of(column: str, size_bytes: int) -> Home:
+    """The same one for the same column and size, as long as there are not too many."""
+    home = _homes.get((column, size_bytes))
+    if home is None:
+        if len(_homes) >= _HOMES_MAX:
+            _homes.clear()
+        home = _homes.setdefault((column, size_bytes), Home(size_bytes))
+    return home
 
 
 def aligned(size_bytes: int) -> int:
     return -(-size_bytes // _ALIGNMENT) * _ALIGNMENT
-
-
-def _home_of(column: str, size_bytes: int) -> _Waiting | None:
-    if size_bytes > _POOLED_BYTES_MAX:
-        return None
-    home = _waiting.get((column, size_bytes))
-    if home is None:
-        if len(_waiting) >= _HOMES_MAX:
-            _waiting.clear()
-        home = _waiting.setdefault((column, size_bytes), deque(maxlen=_WAITING_MAX))
-    return home
-
-
-def _from(home: _Waiting | None) -> Buffer | None:
-    try:
-        return home.pop() if home is not None else None
-    except IndexError:
-        return None

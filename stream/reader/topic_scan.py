@@ -10,6 +10,7 @@ consumers, transactions are not looked at. Cost: a look into the manifest, then 
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import closing
+from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from typing import Final, Literal, TypeAlias
 from uuid import UUID, uuid4
@@ -50,18 +51,22 @@ def scan(
     end: Place = "latest",
     columns: Sequence[str] | None = None,
     isolation_level: Literal["read_uncommitted", "read_committed"] = "read_uncommitted",
+    views: bool = False,
     cluster_id: str = "",
     config: ReadConfig | None = None,
 ) -> "Scan":
     """Decide what to read; reading begins with the first batch that is asked for.
 
     store_url: `s3://BUCKET?endpoint=URL`, `file:DIR`. partitions: all, or those that a mapping names. end: exclusive. columns: as in
-    Kafka's source for Spark, `headers` only if named. cluster_id: needed only if the store holds several. config: rows and bytes of a
+    Kafka's source for Spark, `headers` only if named. views: key and value as `binary_view`, which copies nothing, see
+    `ReadConfig.views`. cluster_id: needed only if the store holds several. config: rows and bytes of a
     batch, and other limits. Raises ValueError, UnknownPartition, OffsetsLost, OffsetsMissing, ManifestNotFound, SeveralClusters,
     ObjectStoreError.
     """
     chosen = DEFAULT if columns is None else tuple(columns)
-    schema = arrow_schema(chosen)
+    config = config or ReadConfig()
+    config = replace(config, views=views or config.views)
+    schema = arrow_schema(chosen, views=config.views)
     cluster = StoreCluster(store_url, cluster_id)
     if isolation_level not in _ISOLATION_LEVELS:
         raise ValueError(f"isolation_level {isolation_level!r}: {' or '.join(_ISOLATION_LEVELS)}")

@@ -12,6 +12,7 @@ from typing import Any
 import duckdb
 import polars
 import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 import structlog
 from support.threaded_cluster import Row, ThreadedCluster
@@ -187,6 +188,26 @@ def test_polars_pandas_and_duckdb_get_the_same_rows(cluster: ThreadedCluster, to
         database.sql("SET TimeZone = 'UTC'")
         rows = database.sql('SELECT * FROM source ORDER BY partition, "offset"').to_arrow_table()
     assert rows.cast(found.schema).equals(expected)
+
+
+def test_views_are_the_same_rows_for_polars_pandas_duckdb_and_parquet(cluster: ThreadedCluster, topic: str, tmp_path: Path) -> None:
+    expected = scan(cluster.store_url, topic).to_table()
+    found = scan(cluster.store_url, topic, views=True)
+    assert found.schema.field("value").type == pa.binary_view()
+    assert found.to_table().cast(expected.schema).equals(expected)
+    assert polars.DataFrame(found).equals(polars.from_arrow(expected))
+    assert found.to_table().to_pandas().equals(expected.to_pandas())
+    with duckdb.connect() as database:
+        database.register("source", found)
+        query = 'SELECT key, value FROM source ORDER BY partition, "offset"'
+        assert (
+            database.sql(query)
+            .to_arrow_table()
+            .cast(expected.schema.empty_table().select(["key", "value"]).schema)
+            .equals(expected.sort_by([("partition", "ascending"), ("offset", "ascending")]).select(["key", "value"]))
+        )
+    pq.write_table(found.to_table(), tmp_path / "views.parquet")
+    assert pq.read_table(tmp_path / "views.parquet", schema=expected.schema).equals(expected)
 
 
 def test_a_scan_survives_that_its_objects_are_merged_and_deleted(cluster: ThreadedCluster) -> None:

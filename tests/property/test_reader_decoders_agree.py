@@ -43,6 +43,8 @@ def test_any_records(base: int, batches: list[object], rows_max: int, batch_byte
     compiled = decode(data, compiled=True, rows_max=rows_max, batch_bytes_max=batch_bytes_max)
     assert rows_of(compiled) == expected
     assert decode(data, compiled=False, rows_max=rows_max, batch_bytes_max=batch_bytes_max).equals(compiled)
+    views = decode(data, compiled=True, rows_max=rows_max, batch_bytes_max=batch_bytes_max, views=True)
+    assert views.cast(compiled.schema).equals(compiled)
 
 
 @settings(max_examples=60, deadline=None)

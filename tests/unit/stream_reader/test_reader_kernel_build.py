@@ -10,7 +10,7 @@ ROOT = Path(__file__).resolve().parents[3]
 BEGIN = """
 import fcntl, sys
 from stream.reader import kernel_build, kernel_cache
-place = kernel_cache.place_of(*kernel_build._SOURCES)
+place = kernel_cache.place_of(*kernel_cache.KERNELS)
 """
 DECODE = """
 from stream.batch.records import Record, encode_batch

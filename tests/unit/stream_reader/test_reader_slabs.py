@@ -14,7 +14,7 @@ from stream.batch.records import Record, encode_batch
 from stream.reader.columns import DEFAULT
 from stream.reader.config import ReadConfig
 from stream.reader.decode import Decoder, Place
-from stream.reader.slabs import Slab
+from stream.reader.slabs import Slab, home_of
 
 BATCHES, RECORDS = 60, 40
 CONFIG = ReadConfig(rows_max=RECORDS, batch_bytes_max=40_000)
@@ -112,7 +112,7 @@ def test_threads_share_what_waits() -> None:
 
 
 def test_a_buffer_lies_within_its_slab() -> None:
-    slab = Slab("key", 100)
+    slab = Slab(home_of("key", 100))
     with pytest.raises(AssertionError, match="within its slab"):
         slab.buffer(90, 11)
     with pytest.raises(AssertionError, match="within its slab"):
@@ -120,15 +120,15 @@ def test_a_buffer_lies_within_its_slab() -> None:
 
 
 def test_memory_of_one_size_waits_up_to_a_limit_and_huge_memory_never() -> None:
-    many = [Slab("key", 12_345) for _ in range(50)]
+    many = [Slab(home_of("key", 12_345)) for _ in range(50)]
     addresses = {slab.address for slab in many}
     del many
     before = pa.total_allocated_bytes()
-    again = [Slab("key", 12_345) for _ in range(50)]
+    again = [Slab(home_of("key", 12_345)) for _ in range(50)]
     assert len({slab.address for slab in again}) == 50
     assert {slab.address for slab in again} & addresses
     assert pa.total_allocated_bytes() - before <= 50 * 12_352
-    huge = Slab("key", 17 << 20)
+    huge = Slab(home_of("key", 17 << 20))
     before = pa.total_allocated_bytes()
     del huge
     assert before - pa.total_allocated_bytes() >= 17 << 20
