@@ -30,9 +30,9 @@ _VALUES_MAX: Final = 16
 """Columns of one topic or partition kept ready; a task rarely reads more at once."""
 
 _TOPIC: Final = 0
-"""Fields of a run: topic, partition, and the row behind its last."""
+"""Fields of a run: topic, partition, and its first row."""
 _PARTITION: Final = 1
-_END: Final = 2
+_START: Final = 2
 
 
 def arrow_schema(columns: Sequence[str] = DEFAULT, *, views: bool = False) -> Schema:
@@ -59,29 +59,29 @@ class Places:
         self._runs: list[tuple[str, int, int]] = []
         self._columns: dict[str | int, Array] = {}
 
-    def extend_to(self, row: int, topic: str, partition: int) -> None:
-        """All rows behind those known before `row` are of this partition."""
-        if self._runs and self._runs[-1][:2] == (topic, partition):
-            self._runs.pop()
-        if row > (self._runs[-1][2] if self._runs else 0):
+    def begin(self, row: int, topic: str, partition: int) -> None:
+        """Rows from this one on are of this partition, as long as no other begins."""
+        last = self._runs[-1] if self._runs else None
+        if last is None or last[_PARTITION] != partition or last[_TOPIC] != topic:
+            if last is not None and last[_START] == row:
+                self._runs.pop()
             self._runs.append((topic, partition, row))
 
-    def take(self, arrays: dict[str, Array], columns: Sequence[str]) -> None:
-        """Add the columns, as far as they are wanted, and begin anew."""
+    def take(self, arrays: dict[str, Array], columns: Sequence[str], rows: int) -> None:
+        """Add the columns of so many rows, as far as they are wanted; the next rows are of the last partition."""
         if "topic" in columns:
-            arrays["topic"] = self._column(_TOPIC)
+            arrays["topic"] = self._column(_TOPIC, rows)
         if "partition" in columns:
-            arrays["partition"] = self._column(_PARTITION)
-        self._runs = []
+            arrays["partition"] = self._column(_PARTITION, rows)
+        topic, partition, _row = self._runs[-1]
+        self._runs = [(topic, partition, 0)]
 
-    def _column(self, field: int) -> Array:
+    def _column(self, field: int, rows: int) -> Array:
         """field: _TOPIC or _PARTITION."""
-        parts: list[Array] = []
-        start = 0
-        for run in self._runs:
-            parts.append(self._same(run[field], run[_END] - start))
-            start = run[_END]
-        return parts[0] if len(parts) == 1 else pa.concat_arrays(parts)
+        if len(self._runs) == 1:
+            return self._same(self._runs[0][field], rows)
+        ends = [run[_START] for run in self._runs[1:]] + [rows]
+        return pa.concat_arrays([self._same(run[field], end - run[_START]) for run, end in zip(self._runs, ends, strict=True)])
 
     def _same(self, value: str | int, rows: int) -> Array:
         """A column of one value; the longest possible one is kept, and a part of it given."""

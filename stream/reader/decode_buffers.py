@@ -80,7 +80,6 @@ class CompiledRows:
                 continue
             if code not in (t.DONE, t.FULL):
                 raise t.BatchRefused(code, int(job[j.ROW]))
-            self._places.extend_to(int(job[j.OUT_ROWS]), group.topic, group.partition)
             if code == t.DONE:
                 return
             yield self._take()
@@ -94,6 +93,7 @@ class CompiledRows:
         """Be ready for records of this group."""
         if not self._is_begun:
             self._begin(self._usual)
+        self._places.begin(int(self._job[j.OUT_ROWS]), group.topic, group.partition)
         if self._config.views:
             self._job[j.VIEWED] = self._viewed.add(group.source)
 
@@ -116,10 +116,11 @@ class CompiledRows:
         written = Written(self._job.tolist(), self._slabs, self._viewed.buffers)
         rows = written.job[j.OUT_ROWS]
         arrays: dict[str, Array] = {name: column.array(written, rows) for name, column in self._layout.columns.items()}
-        self._places.take(arrays, self._columns)
+        self._places.take(arrays, self._columns, rows)
         self._is_begun = False
         self._slabs = []
-        self._viewed = Viewed()
+        if self._config.views:
+            self._viewed = Viewed()
         return pa.RecordBatch.from_arrays([arrays[name] for name in self._columns], schema=self._schema)
 
 

@@ -140,8 +140,8 @@ class NumpyRows:
         if "headers" in self._columns:
             arrays["headers"] = _headers(group.source, records.headers, chosen)
         places = Places(len(chosen))
-        places.extend_to(len(chosen), group.topic, group.partition)
-        places.take(arrays, self._columns)
+        places.begin(0, group.topic, group.partition)
+        places.take(arrays, self._columns, len(chosen))
         return pa.RecordBatch.from_arrays([arrays[name] for name in self._columns], schema=self._schema)
 
 
