@@ -33,7 +33,7 @@ _INT64_MAX = (1 << 63) - 1
 _MAGIC = 2
 _HEADER_BYTES = 61
 _BATCH_OVERHEAD = 12
-_PLAIN_HEAD_BYTES = 12
+_PLAIN_HEAD_BYTES = 18
 _SHORT_BYTES = 256
 """Up to this, steps are faster than a call of memcpy."""
 
@@ -177,7 +177,7 @@ def _parse_plain(source: int, at: int, data_end: int, is_append_time: bool) -> t
     length, key position, value length, value position); end -1: it is none of these, or not sound, which the others find out.
 
     Positions only grow, so most are checked by the last one alone: it has to be where the record ends. What is read before that lies
-    within the batch: the numbers before the key have 11 bytes at most, those behind it are read once they are known to be there.
+    within the batch: the numbers before the key have 17 bytes at most, those behind it are read once they are known to be there.
     """
     if data_end - at < _PLAIN_HEAD_BYTES:
         return -1, 0, 0, 0, 0, 0, 0
@@ -185,7 +185,7 @@ def _parse_plain(source: int, at: int, data_end: int, is_append_time: bool) -> t
     end = start + (number >> 1)
     if start < 0 or number & 1 or end > data_end:
         return -1, 0, 0, 0, 0, 0, 0
-    timestamp, at = _short_number_of(source, start + 1)
+    delta_ms, at = _number_of(source, start + 1, data_end, 63, 1)  # replayed events are hours apart
     if at < 0:
         return -1, 0, 0, 0, 0, 0, 0
     delta, at = _short_number_of(source, at)
@@ -197,8 +197,7 @@ def _parse_plain(source: int, at: int, data_end: int, is_append_time: bool) -> t
     value_length, value_at, at = _short_field(source, at)
     if at != end - 1 or u8(source, at) != 0:
         return -1, 0, 0, 0, 0, 0, 0
-    timestamp = 0 if is_append_time else (timestamp >> 1) ^ -(timestamp & 1)
-    return end, timestamp, delta >> 1, key_length, key_at, value_length, value_at
+    return end, 0 if is_append_time else delta_ms, delta >> 1, key_length, key_at, value_length, value_at
 
 
 @_part
