@@ -135,20 +135,23 @@ class Instance:
         self._ledger.saw_offset(offset, at_least, begun_before)
 
     async def _take_epoch(self, expected: Identity) -> int:
-        """-> how many transactions had begun when the epoch was asked for."""
-        application, begun_before = self._application, 0
+        """-> how many transactions had begun when the epoch was asked for. expected: the epoch that it has, which any other may fence
+        until there is an answer."""
+        application, begun_before, inits_before = self._application, 0, 0
         request = init_producer_id.InitProducerIdRequest(
             application.name, application.timeout_ms, producer_id=expected.producer_id, producer_epoch=expected.epoch
         )
 
         def sending() -> None:
-            nonlocal begun_before
+            nonlocal begun_before, inits_before
             begun_before = self._ledger.count
             application.inits_count += 1
-            self._inits_before = application.answered_inits_count + 1
+            inits_before = application.answered_inits_count + 1
+            if expected == Identity():
+                self._inits_before = inits_before
 
         response = await self._until_done(_TRANSACTIONAL_ID, apis.INIT_PRODUCER_ID, 4, request, _code_at_top, sending)
-        self._identity = Identity(response.producer_id, response.producer_epoch)
+        self._identity, self._inits_before = Identity(response.producer_id, response.producer_epoch), inits_before
         self._sequences.clear()
         self._world.trace("epoch", self._name, response.producer_id, response.producer_epoch)
         return begun_before
