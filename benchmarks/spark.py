@@ -1,8 +1,9 @@
 """The bars of Spark and of the Arrow reader, in one run: `python -m benchmarks.spark [--bytes 2GB] [--only scan,...]`.
 
 The scan reads a topic that confluent-kafka wrote through one broker into a store of local files, the rows of 1 KB that compress to nothing;
-Parquet with the same rows lies beside it, so both sides read the same disk through the same page cache. Sides take turns, the best of
-several passes counts, for other work on the machine only ever takes away. A broker's CPU is what /proc says of its process. The consumer
+Parquet with the same rows lies beside it, so both sides read the same disk through the same page cache. Sides take turns; ratios are
+medians over the rounds, each of two figures of one round. Decoding has passes in all minutes of the run, of which the best counts: other
+work on the machine only ever takes away. A broker's CPU is what /proc says of its process. The consumer
 reads the same records through the same broker, which holds a fifth of them in memory and has the rest from the store; what Spark takes from
 a Python source that does no work at all (`ceiling`) is measured beside it.
 """
@@ -10,6 +11,7 @@ a Python source that does no work at all (`ceiling`) is measured beside it.
 import argparse
 import os
 import shutil
+import statistics
 import sys
 import tempfile
 import time
@@ -28,7 +30,7 @@ from rich.console import Console
 
 from benchmarks.__main__ import table_of
 from benchmarks.ceiling import CeilingSource
-from benchmarks.decode import decode
+from benchmarks.decode import Decoding
 from benchmarks.harness import Measure, quantile, record
 from benchmarks.manifest import planning
 from deploy.cluster.handle import LocalCluster
@@ -42,8 +44,9 @@ from stream.reader.config import ReadConfig
 TOPIC: Final = "bench"
 PARTITIONS: Final = 4
 VALUE_BYTES: Final = 1_024
-PASSES: Final = 4
-"""The first one starts workers and fills caches; the best counts."""
+WARM_UPS: Final = 2
+"""Rounds of scans that do not count: Spark's JVM compiles what it runs for half a minute."""
+ROUNDS: Final = 5
 
 CORES: Final = 2
 TASK_BYTES: Final = 128 << 20
@@ -155,22 +158,34 @@ def cpu_s(pid: int) -> float:
 
 
 class Turns:
-    """Best wall times, and the broker's CPU while each ran."""
+    """Wall times of the rounds that count, and the broker's CPU meanwhile."""
 
     def __init__(self, pid: int) -> None:
         self._pid = pid
-        self.best_s: dict[str, float] = {}
-        self.broker_share: dict[str, float] = {}
+        self._took_s: dict[str, list[float]] = {}
+        self._broker_s: dict[str, list[float]] = {}
 
-    def take(self, name: str, work: Callable[[], object], expected: object = None) -> None:
+    def take(self, name: str, work: Callable[[], object], expected: object = None, *, counts: bool = True) -> None:
         broker_s, began = cpu_s(self._pid), time.monotonic()
         answer = work()
         took_s, broker_s = time.monotonic() - began, cpu_s(self._pid) - broker_s
         if answer != expected:
             raise RuntimeError(f"{name}: {answer} instead of {expected}")
-        _CONSOLE.print(f"  {name}: {took_s:.2f} s, broker {broker_s / took_s:.0%} of a core")
-        if took_s < self.best_s.get(name, float("inf")):
-            self.best_s[name], self.broker_share[name] = took_s, broker_s / took_s
+        _CONSOLE.print(f"  {name}: {took_s:.2f} s, broker {broker_s / took_s:.0%} of a core{'' if counts else ', to warm up'}")
+        if counts:
+            self._took_s.setdefault(name, []).append(took_s)
+            self._broker_s.setdefault(name, []).append(broker_s)
+
+    def took_s(self, name: str) -> float:
+        """Median."""
+        return statistics.median(self._took_s[name])
+
+    def faster(self, name: str, other: str) -> float:
+        """So many times as fast as the other in the same round: the median of all rounds."""
+        return statistics.median(theirs / ours for ours, theirs in zip(self._took_s[name], self._took_s[other], strict=True))
+
+    def broker_share(self, name: str) -> float:
+        return sum(self._broker_s[name]) / sum(self._took_s[name])
 
 
 def measured_scan(size_bytes: int) -> list[Measure]:
@@ -192,57 +207,73 @@ def measured_scan(size_bytes: int) -> list[Measure]:
             assert pid is not None
             turns = Turns(pid)
             with spark_session() as spark:
-                _scan_in_turns(spark, turns, state.store_url, directory / "parquet", count)
-            for _ in range(2):
-                turns.take("consumer", lambda: consume(state.bootstrap, ends, tuned=False), count * VALUE_BYTES)
-                turns.take("tuned consumer", lambda: consume(state.bootstrap, ends, tuned=True), count * VALUE_BYTES)
+                scans = Scans(spark, state.store_url, directory / "parquet", count)
+                for _ in range(WARM_UPS):
+                    scans.take(turns, counts=False)
+                for _ in range(ROUNDS):  # in turns, for the machine is twice as fast in some minutes as in others
+                    scans.take(turns)
+                    turns.take("consumer", lambda: consume(state.bootstrap, ends, tuned=False), count * VALUE_BYTES)
+                    turns.take("tuned consumer", lambda: consume(state.bootstrap, ends, tuned=True), count * VALUE_BYTES)
     finally:
         shutil.rmtree(directory)
     return _scan_measures(turns, count * VALUE_BYTES)
 
 
-def _scan_in_turns(spark: SparkSession, turns: Turns, store_url: str, parquet: Path, count: int) -> None:
-    total_bytes = count * VALUE_BYTES
+class Scans:
+    """The topic, the same rows as Parquet, and ready-made ones, through one Spark session."""
 
-    def log(columns: str = "") -> DataFrame:
-        reader = spark.read.format("penstock").option("store", store_url).option("subscribe", TOPIC)
+    def __init__(self, spark: SparkSession, store_url: str, parquet: Path, count: int) -> None:
+        self._spark = spark
+        self._store_url = store_url
+        self._parquet = str(parquet)
+        self._count = count
+        spark.dataSource.register(CeilingSource)
+
+    def take(self, turns: Turns, *, counts: bool = True) -> None:
+        total_bytes = self._count * VALUE_BYTES
+        turns.take("ceiling", lambda: _bytes_in(self._ceiling()), total_bytes, counts=counts)
+        turns.take("ceiling, value", lambda: _bytes_in(self._ceiling("value")), total_bytes, counts=counts)
+        turns.take("parquet", lambda: _bytes_in(self._spark.read.parquet(self._parquet)), total_bytes, counts=counts)
+        turns.take("full", lambda: _bytes_in(self._log()), total_bytes, counts=counts)
+        turns.take("value", lambda: _bytes_in(self._log("value")), total_bytes, counts=counts)
+        turns.take("two columns", lambda: _rows_in(self._log("partition,offset")), self._count, counts=counts)
+
+    def _log(self, columns: str = "") -> DataFrame:
+        reader = self._spark.read.format("penstock").option("store", self._store_url).option("subscribe", TOPIC)
         return (reader.option("columns", columns) if columns else reader).load()
 
-    def ceiling(columns: str = "") -> DataFrame:
-        reader = spark.read.format("ceiling").option("rows", count).option("tasks", -(-total_bytes // TASK_BYTES))
+    def _ceiling(self, columns: str = "") -> DataFrame:
+        tasks = -(-self._count * VALUE_BYTES // TASK_BYTES)
+        reader = self._spark.read.format("ceiling").option("rows", self._count).option("tasks", tasks)
         reader = reader.option("value_bytes", VALUE_BYTES).option("batch_bytes", ReadConfig().batch_bytes_max)
         return (reader.option("columns", columns) if columns else reader).load()
 
-    def bytes_in(rows: DataFrame) -> int:
-        return int(rows.selectExpr("sum(length(value))").collect()[0][0])
 
-    def rows_in(rows: DataFrame) -> int:
-        return int(rows.selectExpr("count(partition + offset)").collect()[0][0])
+def _bytes_in(rows: DataFrame) -> int:
+    return int(rows.selectExpr("sum(length(value))").collect()[0][0])
 
-    spark.dataSource.register(CeilingSource)
-    for _ in range(PASSES):
-        turns.take("ceiling", lambda: bytes_in(ceiling()), total_bytes)
-        turns.take("ceiling, value", lambda: bytes_in(ceiling("value")), total_bytes)
-        turns.take("parquet", lambda: bytes_in(spark.read.parquet(str(parquet))), total_bytes)
-        turns.take("full", lambda: bytes_in(log()), total_bytes)
-        turns.take("value", lambda: bytes_in(log("value")), total_bytes)
-        turns.take("two columns", lambda: rows_in(log("partition,offset")), count)
+
+def _rows_in(rows: DataFrame) -> int:
+    return int(rows.selectExpr("count(partition + offset)").collect()[0][0])
 
 
 def _scan_measures(turns: Turns, size_bytes: int) -> list[Measure]:
-    speed = {name: size_bytes / best_s / 1e6 for name, best_s in turns.best_s.items()}
+    def speed(name: str) -> float:
+        return size_bytes / turns.took_s(name) / 1e6
+
+    def compared(what: str, name: str, other: str, bar: float, note: str = "") -> Measure:
+        return Measure(what, speed(name), "MB/s", bar, "higher", speed(name) / turns.faster(name, other), note)
+
     what = f"scan of {size_bytes / 1e9:.1f} GB of 1 KB records, local[{CORES}], sum(length(value))"
-    tuned = f"tuned, with consume(10,000): {speed['tuned consumer']:,.0f} MB/s; ready-made batches into Spark: {speed['ceiling']:,.0f} MB/s"
+    tuned = f"tuned, with consume(10,000): {speed('tuned consumer'):,.0f} MB/s; ready-made batches into Spark: {speed('ceiling'):,.0f} MB/s"
     return [
-        Measure(f"{what} / the same from Parquet", speed["full"], "MB/s", 0.5, "higher", speed["parquet"]),
-        Measure("the same, with columns=value / Parquet", speed["value"], "MB/s", 0.5, "higher", speed["parquet"]),
-        Measure(
-            "the same scan / confluent-kafka counting through the broker", speed["full"], "MB/s", 3, "higher", speed["consumer"], tuned
-        ),
-        Measure("the same, with columns=value / that consumer", speed["value"], "MB/s", 3, "higher", speed["consumer"]),
-        Measure("the same, with columns=value / ready-made batches of it", speed["value"], "MB/s", 0.6, "higher", speed["ceiling, value"]),
-        Measure("broker's CPU during that scan", turns.broker_share["full"] * 100, "% of a core", 5, "lower"),
-        Measure("scan of two columns / the full scan", speed["two columns"], "MB/s", 1.5, "higher", speed["full"]),
+        compared(f"{what} / the same from Parquet", "full", "parquet", 0.5),
+        compared("the same, with columns=value / Parquet", "value", "parquet", 0.5),
+        compared("the same scan / confluent-kafka counting through the broker", "full", "consumer", 3, tuned),
+        compared("the same, with columns=value / that consumer", "value", "consumer", 3),
+        compared("the same, with columns=value / ready-made batches of it", "value", "ceiling, value", 0.6),
+        Measure("broker's CPU during that scan", turns.broker_share("full") * 100, "% of a core", 5, "lower"),
+        compared("scan of two columns / the full scan", "two columns", "full", 1.5),
     ]
 
 
@@ -340,8 +371,8 @@ def main() -> int:
     parser.add_argument("--bytes", type=_bytes, default="2GB", help="how much is scanned (default: 2GB)")
     parser.add_argument("--only", default=",".join(PARTS), help=f"some of {', '.join(PARTS)}")
     arguments = parser.parse_args()
+    decoding = Decoding()
     works: dict[str, Callable[[], list[Measure]]] = {
-        "decode": decode,
         "planning": planning,
         "scan": lambda: measured_scan(arguments.bytes),
         "freshness": measured_freshness,
@@ -351,7 +382,12 @@ def main() -> int:
         parser.error(f"unknown: {', '.join(unknown)}; there are {', '.join(PARTS)}")
     for name in chosen:
         _CONSOLE.print(f"measuring {name} ...")
-        measures += works[name]()
+        if "decode" in chosen:
+            decoding.take()  # in all minutes of the run
+        if name in works:
+            measures += works[name]()
+    if "decode" in chosen:
+        measures = decoding.measures() + measures
     Console(width=160).print(table_of(measures))
     record(measures, datetime.now(UTC).isoformat(timespec="seconds"))
     return 0

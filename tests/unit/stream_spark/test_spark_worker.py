@@ -1,0 +1,35 @@
+"""What a worker of PySpark walks over after every task: not all that it ever imported."""
+
+import subprocess
+import sys
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parents[3]
+CODE = """
+import gc, weakref
+from stream.spark.tasks import keep_modules
+keep_modules()
+first = gc.get_freeze_count()
+import pandas
+keep_modules()
+with_pandas = gc.get_freeze_count()
+assert with_pandas > first + 10_000, (first, with_pandas)
+
+class Node: pass
+node = Node()
+node.itself, gone = node, weakref.ref(node)
+keep_modules()
+assert gc.get_freeze_count() <= with_pandas, "nothing was imported, so nothing more is kept"
+del node
+gc.collect()
+assert gone() is None, "garbage of later tasks is collected"
+left = len(gc.get_objects())
+assert left < with_pandas // 10, (left, with_pandas)
+print("kept")
+"""
+
+
+def test_imports_are_kept_and_garbage_is_collected() -> None:
+    """In a process of its own: what is kept is kept for ever."""
+    done = subprocess.run([sys.executable, "-c", CODE], env={"PYTHONPATH": str(ROOT)}, capture_output=True, text=True, check=False)
+    assert done.stdout == "kept\n", done.stderr
