@@ -19,7 +19,8 @@ from deploy.traces.requests import RequestTracing
 from objectstore.memory import MemoryStore
 from stream.batch.records import Record, encode_batch
 from stream.config import StreamConfig
-from stream.errors import StreamError
+from stream.errors import StreamError, WalFenced
+from stream.format.writer import fence_object
 from stream.ids import Millis, NodeEpoch, NodeId, Offset, StreamId, WalSequence
 from stream.keys import wal_key
 from stream.log_cache import AppendEntry
@@ -27,6 +28,7 @@ from stream.ports import WalIdentity
 from stream.wal.wal import AppendGroup, Wal
 
 ME = WalIdentity(NodeId(1), NodeEpoch(1))
+HEIR = WalIdentity(NodeId(2), NodeEpoch(1))
 FLAGS = "--store", "file:/x"
 
 
@@ -93,8 +95,8 @@ async def test_a_put_belongs_to_its_first_request_and_links_to_the_others() -> N
 
 async def test_a_fenced_put_and_its_requests_are_errors() -> None:
     world = World()
-    await world.store.put(wal_key(ME, WalSequence(0)), b"x" * 1_000)
-    assert isinstance(await world.request(), StreamError)
+    await world.store.put(wal_key(ME, WalSequence(0)), fence_object(HEIR, WalSequence(0)))
+    assert isinstance(await world.request(), WalFenced)
     (put,), (request,) = world.spans("wal put"), world.spans("produce")
     assert (put.status.status_code, request.status.status_code) == (StatusCode.ERROR, StatusCode.ERROR)
     assert request.status.description == "NOT_LEADER_OR_FOLLOWER"
