@@ -189,7 +189,8 @@ class Turns:
         return sum(self._broker_s[name]) / sum(self._took_s[name])
 
 
-def measured_scan(size_bytes: int) -> list[Measure]:
+def measured_scan(size_bytes: int, between: Callable[[], None] = lambda: None) -> list[Measure]:
+    """between: called between rounds, for what is measured in all minutes of the run."""
     import stream.reader.decode_kernel  # noqa: F401 - compiled now, should it not be: what is measured are the kernels
 
     count = size_bytes // VALUE_BYTES
@@ -215,6 +216,7 @@ def measured_scan(size_bytes: int) -> list[Measure]:
                     scans.take(turns)
                     turns.take("consumer", lambda: consume(state.bootstrap, ends, tuned=False), count * VALUE_BYTES)
                     turns.take("tuned consumer", lambda: consume(state.bootstrap, ends, tuned=True), count * VALUE_BYTES)
+                    between()
     finally:
         shutil.rmtree(directory)
     return _scan_measures(turns, count * VALUE_BYTES)
@@ -372,13 +374,13 @@ def main() -> int:
     parser.add_argument("--bytes", type=_bytes, default="2GB", help="how much is scanned (default: 2GB)")
     parser.add_argument("--only", default=",".join(PARTS), help=f"some of {', '.join(PARTS)}")
     arguments = parser.parse_args()
+    chosen, measures = arguments.only.split(","), list[Measure]()
     decoding = Decoding()
     works: dict[str, Callable[[], list[Measure]]] = {
         "planning": planning,
-        "scan": lambda: measured_scan(arguments.bytes),
+        "scan": lambda: measured_scan(arguments.bytes, decoding.take if "decode" in chosen else lambda: None),
         "freshness": measured_freshness,
     }
-    chosen, measures = arguments.only.split(","), list[Measure]()
     if unknown := [name for name in chosen if name not in PARTS]:
         parser.error(f"unknown: {', '.join(unknown)}; there are {', '.join(PARTS)}")
     for name in chosen:
