@@ -63,7 +63,7 @@ check: venv ## lint, types (mypy and pyright, strict), import contracts, house r
 
 # Two lanes at a time, since most tests wait for processes more than they compute; each lane's output comes when it ends.
 .PHONY: test
-test: check jre ## everything that CI runs: 25 to 30 minutes on 2 slow cores
+test: check jre ## everything that CI runs: 20 to 27 minutes on 2 slow cores
 	@deploy/ensure-helm.sh --if-possible > /dev/null & $(MAKE) --no-print-directory test-fast && wait $$!
 	@$(MAKE) --no-print-directory -j2 --output-sync=target test-system test-spark
 
