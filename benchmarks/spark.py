@@ -375,21 +375,21 @@ def main() -> int:
     parser.add_argument("--only", default=",".join(PARTS), help=f"some of {', '.join(PARTS)}")
     arguments = parser.parse_args()
     chosen, measures = arguments.only.split(","), list[Measure]()
-    decoding = Decoding()
+    decoding = Decoding() if "decode" in chosen else None
     works: dict[str, Callable[[], list[Measure]]] = {
         "planning": planning,
-        "scan": lambda: measured_scan(arguments.bytes, decoding.take if "decode" in chosen else lambda: None),
+        "scan": lambda: measured_scan(arguments.bytes, decoding.take if decoding else lambda: None),
         "freshness": measured_freshness,
     }
     if unknown := [name for name in chosen if name not in PARTS]:
         parser.error(f"unknown: {', '.join(unknown)}; there are {', '.join(PARTS)}")
     for name in chosen:
         _CONSOLE.print(f"measuring {name} ...")
-        if "decode" in chosen:
+        if decoding:
             decoding.take()  # in all minutes of the run
         if name in works:
             measures += works[name]()
-    if "decode" in chosen:
+    if decoding:
         measures = decoding.measures() + measures
     Console(width=160).print(table_of(measures))
     record(measures, datetime.now(UTC).isoformat(timespec="seconds"))

@@ -37,7 +37,7 @@ NEED_HEADERS: Final = 23
 NEED_NAME: Final = 24
 NEED_HEADER_VALUE: Final = 25
 KEY_CAPACITY: Final = 26
-"""Capacities, in the order of the OUTs: `_put` counts on it."""
+"""Capacities, in the order of the OUTs: `_room` counts on it."""
 VALUE_CAPACITY: Final = 27
 HEADERS_CAPACITY: Final = 28
 NAME_CAPACITY: Final = 29
