@@ -6,7 +6,7 @@ appear, within them as given. Source: `reference/spark.md` 7.2; for `minPartitio
 `KafkaOffsetRangeCalculator`.
 """
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field, replace
 
 from stream.reader.slices import Slice
@@ -15,7 +15,11 @@ SLICES_MAX = 1_000
 """Of one task, which is pickled and sent: about 60 bytes each."""
 
 _SMALL = 8
-"""What is smaller than 1/8 of a task is not cut to fill one up: two GETs cost more than a task that is a little smaller."""
+"""What is smaller than 1/8 of a task is not cut to fill one up: two GETs cost more than a task that is a little smaller. A task more
+costs more than two GETs."""
+
+_ROWS_MAX = (1 << 63) - 1
+"""No limit."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -29,63 +33,101 @@ class TaskLimits:
 
 @dataclass(slots=True)
 class _Bin:
-    bytes_max: int
-    rows_max: int
+    goal_bytes: int
+    limits: TaskLimits
     slices: list[Slice] = field(default_factory=list[Slice])
     bytes: int = 0
     rows: int = 0
 
-    def takes(self, size_bytes: int, rows: int, count: int) -> bool:
-        fits = self.bytes + size_bytes <= self.bytes_max and self.rows + rows <= self.rows_max
-        return fits and len(self.slices) + count <= SLICES_MAX
+    def takes(self, parts: Sequence[Slice]) -> bool:
+        """All of them. Small ones may go beyond the goal by half of what they are: otherwise every task stays a little below it, and what
+        they leave makes up one more, which all cores but one wait for."""
+        size_bytes, rows = _size_of(parts)
+        end_bytes = self.bytes + size_bytes
+        near = _is_small(size_bytes, self.goal_bytes) and end_bytes - size_bytes // 2 <= self.goal_bytes
+        fits = (end_bytes <= self.goal_bytes or near) and end_bytes <= self.limits.bytes_max
+        return fits and self.rows + rows <= self.rows_max and len(self.slices) + len(parts) <= SLICES_MAX
 
     def room(self, part: Slice) -> int:
         """How many offsets of it fit; at least one if nothing is there yet."""
         rows = part.end_offset - part.start_offset
-        left_bytes = self.bytes_max - self.bytes
+        left_bytes = self.goal_bytes - self.bytes
         if left_bytes < 0 or len(self.slices) >= SLICES_MAX:
             return 0
         fitting = rows * left_bytes // part.size_bytes if part.size_bytes > 0 else rows
         fitting = min(rows, fitting, self.rows_max - self.rows)
         return fitting if self.slices else max(1, fitting)
 
-    def add(self, parts: Sequence[Slice], size_bytes: int, rows: int) -> None:
+    def add(self, parts: Sequence[Slice]) -> None:
+        size_bytes, rows = _size_of(parts)
         self.slices += parts
         self.bytes += size_bytes
         self.rows += rows
 
+    @property
+    def rows_max(self) -> int:
+        return self.limits.rows_max or _ROWS_MAX
+
+
+class _Bins:
+    """The tasks; each is to have its share of the bytes that those before it have left."""
+
+    def __init__(self, slices: Sequence[Slice], limits: TaskLimits) -> None:
+        self._left_bytes, rows = _size_of(slices)
+        self._left = max(limits.tasks_min, -(-self._left_bytes // limits.bytes_max), -(-rows // (limits.rows_max or _ROWS_MAX)))
+        self._limits = limits
+        self.done: list[list[Slice]] = []
+        self.current = self._begin()
+
+    def may_close(self) -> bool:
+        """There is something in it, and the others can take what it leaves of its share."""
+        return bool(self.current.slices) and self._left_bytes - self.current.bytes <= (self._left - 1) * self._limits.bytes_max
+
+    def close(self) -> None:
+        self.done.append(self.current.slices)
+        self._left_bytes -= self.current.bytes
+        self._left -= 1
+        self.current = self._begin()
+
+    def _begin(self) -> _Bin:
+        share_bytes = -(-self._left_bytes // max(1, self._left))
+        return _Bin(max(1, min(self._limits.bytes_max, share_bytes)), self._limits)
+
 
 def pack(slices: Sequence[Slice], limits: TaskLimits) -> list[list[Slice]]:
     """The slices of each task."""
-    if not slices:
-        return []
-    total_bytes = sum(part.size_bytes for part in slices)
-    total_rows = sum(part.end_offset - part.start_offset for part in slices)
-    tasks = max(limits.tasks_min, -(-total_bytes // limits.bytes_max))
-    goal_bytes = max(1, min(limits.bytes_max, total_bytes // tasks + (total_bytes % tasks > 0)))
-    rows_max = min(limits.rows_max or total_rows, total_rows)
-    done: list[list[Slice]] = []
-    current = _Bin(goal_bytes, rows_max)
+    bins = _Bins(slices, limits)
     for group in _by_object(slices):
-        size_bytes, rows = sum(part.size_bytes for part in group), sum(part.end_offset - part.start_offset for part in group)
-        if not current.takes(size_bytes, rows, len(group)) and current.slices and size_bytes * _SMALL <= goal_bytes:
-            done.append(current.slices)
-            current = _Bin(goal_bytes, rows_max)
-        if current.takes(size_bytes, rows, len(group)):
-            current.add(group, size_bytes, rows)
+        if not bins.current.takes(group) and _is_small(_size_of(group)[0], bins.current.goal_bytes) and bins.may_close():
+            bins.close()
+        if bins.current.takes(group):
+            bins.current.add(group)
             continue
         for part in group:
             rest: Slice | None = part
             while rest is not None:
-                count = current.room(rest)
+                count = bins.current.room(rest)
                 if count > 0:
                     head, rest = cut(rest, count)
-                    current.add([head], head.size_bytes, head.end_offset - head.start_offset)
+                    bins.current.add([head])
                 if rest is not None:
-                    done.append(current.slices)
-                    current = _Bin(goal_bytes, rows_max)
-    done.append(current.slices)
-    return done
+                    bins.close()
+    if bins.current.slices:
+        bins.close()
+    return bins.done
+
+
+def _is_small(size_bytes: int, goal_bytes: int) -> bool:
+    return size_bytes * _SMALL <= goal_bytes
+
+
+def _size_of(slices: Iterable[Slice]) -> tuple[int, int]:
+    """(bytes, offsets)."""
+    size_bytes = rows = 0
+    for part in slices:
+        size_bytes += part.size_bytes
+        rows += part.end_offset - part.start_offset
+    return size_bytes, rows
 
 
 def cut(part: Slice, count: int) -> tuple[Slice, Slice | None]:

@@ -78,7 +78,25 @@ def test_tasks_are_even_and_as_few_as_that_allows() -> None:
     assert len(sizes) <= 13
     assert max(sizes) <= 1.2 * sorted(sizes)[1], "the last one may be small"
     assert len(pack(slices, TaskLimits(bytes_max=1 << 30))) == 1
-    assert len(pack(slices, TaskLimits(bytes_max=1 << 30, tasks_min=8))) in {8, 9}
+    assert len(pack(slices, TaskLimits(bytes_max=1 << 30, tasks_min=8))) == 8
+
+
+def test_small_objects_leave_nothing_over_that_makes_up_one_more_task() -> None:
+    """1,690 objects of 10 to 40 bytes, cut nowhere: 16 tasks that are filled up to what fits would leave a little for a 17th."""
+    sizes = [10 + number * 7 % 31 for number in range(1_690)]
+    slices = [Slice(f"o{number}", 1 << 20, "t", 0, 0, number, number + 1, size, 1) for number, size in enumerate(sizes)]
+    limit_bytes = sum(sizes) * 21 // 20 // 16
+    tasks = [sum(part.size_bytes for part in task) for task in pack(slices, TaskLimits(bytes_max=limit_bytes))]
+    assert len(tasks) == 16
+    assert max(tasks) <= limit_bytes
+    assert max(tasks) <= 1.02 * min(tasks)
+
+
+@given(st.lists(st.integers(1, 12), min_size=200, max_size=300), st.integers(2, 16))
+def test_there_are_as_few_tasks_as_bytes_allow(sizes: list[int], count: int) -> None:
+    slices = [Slice(f"o{number}", 1 << 20, "t", 0, 0, number, number + size, size, size) for number, size in enumerate(sizes)]
+    limit_bytes = -(-sum(sizes) // count)
+    assert len(pack(slices, TaskLimits(bytes_max=limit_bytes))) == -(-sum(sizes) // limit_bytes)
 
 
 def test_a_task_that_is_sent_is_small() -> None:
