@@ -1,4 +1,4 @@
-"""Slices to tasks: a task costs 60 ms whatever it does, and one that is larger than the others is waited for.
+"""Slices to tasks: a task costs 10 to 60 ms whatever it does, and one that is larger than the others is waited for.
 
 Invariants: the tasks' slices are the given ones, each offset in one task; no task holds more bytes, rows or slices than allowed unless it
 is one single offset; slices of an object stay together while they fit. Bytes are those in the store. Order is kept: objects as they first
@@ -74,7 +74,8 @@ class _Bins:
 
     def __init__(self, slices: Sequence[Slice], limits: TaskLimits) -> None:
         self._left_bytes, rows = _size_of(slices)
-        self._left = max(limits.tasks_min, -(-self._left_bytes // limits.bytes_max), -(-rows // (limits.rows_max or _ROWS_MAX)))
+        needed = (self._left_bytes, limits.bytes_max), (rows, limits.rows_max or _ROWS_MAX), (len(slices), SLICES_MAX)
+        self._left = max(limits.tasks_min, *(-(-total // most) for total, most in needed))
         self._limits = limits
         self.done: list[list[Slice]] = []
         self.current = self._begin()
