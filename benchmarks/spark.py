@@ -45,8 +45,8 @@ TOPIC: Final = "bench"
 PARTITIONS: Final = 4
 VALUE_BYTES: Final = 1_024
 WARM_UPS: Final = 8
-"""Rounds of scans that do not count. Spark's JVM compiles what it runs: C2 alone takes 10 to 20 % of the machine in the third round, still
-5 to 10 % in the sixth, 2 % from the eighth on."""
+"""Rounds of scans that do not count. Spark's JVM compiles what it runs: C2 alone takes a tenth of the CPU in the third round and 2 to 5 %
+from the eighth on."""
 ROUNDS: Final = 5
 
 CORES: Final = 2
@@ -202,7 +202,7 @@ class Turns:
         return sum(self._broker_s[name]) / sum(self._took_s[name])
 
 
-def measured_scan(size_bytes: int, between: Callable[[], None] = lambda: None) -> list[Measure]:
+def measured_scan(size_bytes: int, between: Callable[[], None]) -> list[Measure]:
     """between: called between rounds, for what is measured in all minutes of the run."""
     import stream.reader.decode_kernel  # noqa: F401 - compiled now, should it not be: what is measured are the kernels
 

@@ -1,9 +1,9 @@
 """Slices to tasks: a task costs 10 to 60 ms whatever it does, and one that is larger than the others is waited for.
 
 Invariants: the tasks' slices are the given ones, each offset in one task; no task holds more bytes, rows or slices than allowed unless it
-is one single offset; slices of an object stay together while they fit. Bytes are those in the store. Order is kept: objects as they first
-appear, within them as given. Source: `reference/spark.md` 7.2; for `minPartitions` and `maxRecordsPerPartition` Spark
-`KafkaOffsetRangeCalculator`.
+is one single offset; a small object's slices stay together unless there would be a task more. Bytes are those in the store. Order is kept:
+objects as they first appear, within them as given. Source: `reference/spark.md` 7.2; for `minPartitions` and `maxRecordsPerPartition`
+Spark `KafkaOffsetRangeCalculator`.
 """
 
 from collections.abc import Iterable, Sequence
@@ -18,9 +18,6 @@ _SMALL = 8
 """What is smaller than 1/8 of a task is not cut to fill one up: two GETs cost more than a task that is a little smaller. A task more
 costs more than two GETs."""
 
-_ROWS_MAX = (1 << 63) - 1
-"""No limit."""
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TaskLimits:
@@ -29,6 +26,10 @@ class TaskLimits:
     """Offsets of one task; None: any number."""
 
     tasks_min: int = 1
+
+    @property
+    def rows_bound(self) -> int:
+        return (1 << 63) - 1 if self.rows_max is None else self.rows_max
 
 
 @dataclass(slots=True)
@@ -46,7 +47,7 @@ class _Bin:
         end_bytes = self.bytes + size_bytes
         near = _is_small(size_bytes, self.goal_bytes) and end_bytes - size_bytes // 2 <= self.goal_bytes
         fits = (end_bytes <= self.goal_bytes or near) and end_bytes <= self.limits.bytes_max
-        return fits and self.rows + rows <= self.rows_max and len(self.slices) + len(parts) <= SLICES_MAX
+        return fits and self.rows + rows <= self.limits.rows_bound and len(self.slices) + len(parts) <= SLICES_MAX
 
     def room(self, part: Slice) -> int:
         """How many offsets of it fit; at least one if nothing is there yet."""
@@ -55,7 +56,7 @@ class _Bin:
         if left_bytes < 0 or len(self.slices) >= SLICES_MAX:
             return 0
         fitting = rows * left_bytes // part.size_bytes if part.size_bytes > 0 else rows
-        fitting = min(rows, fitting, self.rows_max - self.rows)
+        fitting = min(rows, fitting, self.limits.rows_bound - self.rows)
         return fitting if self.slices else max(1, fitting)
 
     def add(self, parts: Sequence[Slice]) -> None:
@@ -64,17 +65,13 @@ class _Bin:
         self.bytes += size_bytes
         self.rows += rows
 
-    @property
-    def rows_max(self) -> int:
-        return self.limits.rows_max or _ROWS_MAX
-
 
 class _Bins:
     """The tasks; each is to have its share of the bytes that those before it have left."""
 
     def __init__(self, slices: Sequence[Slice], limits: TaskLimits) -> None:
         self._left_bytes, rows = _size_of(slices)
-        needed = (self._left_bytes, limits.bytes_max), (rows, limits.rows_max or _ROWS_MAX), (len(slices), SLICES_MAX)
+        needed = (self._left_bytes, limits.bytes_max), (rows, limits.rows_bound), (len(slices), SLICES_MAX)
         self._left = max(limits.tasks_min, *(-(-total // most) for total, most in needed))
         self._limits = limits
         self.done: list[list[Slice]] = []
