@@ -14,13 +14,12 @@ from dataclasses import dataclass
 from random import Random
 from typing import TypeVar
 
-import structlog
-
 from objectstore.body import join_body
 from objectstore.errors import DeadlineExceeded, ObjectNotFound, ObjectStoreError, PreconditionFailed, Unavailable
+from objectstore.log import get_logger
 from objectstore.ports import Body, ObjectInfo, ObjectStore, ObjectTail
 
-_log = structlog.get_logger()
+_log = get_logger()
 _T = TypeVar("_T")
 
 

@@ -56,6 +56,9 @@ def from_answer(status: int, code: str, message: str, *, operation: str, bucket:
         return Unavailable(operation, key, cause)
     if status in {401, 403}:
         return AccessDenied(operation, key, cause)
+    if operation == "list" and status == 404:
+        # A LIST asks for no object: a store that walks a directory (versitygw) met one that was deleted meanwhile.
+        return Unavailable(operation, key, cause)
     return _of_the_object(status, code, key) or UnexpectedResponse(operation, key, f"{status} {code}", message)
 
 

@@ -11,9 +11,8 @@ import asyncio
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from structlog import get_logger
-
 from objectstore.errors import ObjectNotFound, ObjectStoreError, RangeNotSatisfiable
+from objectstore.log import get_logger
 from objectstore.ports import ObjectStore
 from stream.block_cache import BlockCache, BlockKey, LoadingCache
 from stream.block_walk import Piece, cut, find_timestamp

@@ -10,9 +10,9 @@ from dataclasses import dataclass
 from uuid import UUID
 
 import msgspec
-import structlog
 
 from objectstore.errors import ObjectNotFound, RangeNotSatisfiable
+from objectstore.log import get_logger
 from objectstore.ports import ObjectStore
 from stream.clock import WallClock
 from stream.ids import Millis
@@ -20,7 +20,7 @@ from stream.keys import lease_key, lease_prefix, parse_lease_key
 from stream.manifest.errors import TooManyLeases
 from stream.manifest.model import ManifestRoot
 
-_log = structlog.get_logger(__name__)
+_log = get_logger()
 
 LEASE_MS_MAX = 7 * 24 * 3_600_000
 LEASES_MAX = 1_000

@@ -11,8 +11,7 @@ from collections import deque
 from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
-import structlog
-
+from objectstore.log import get_logger
 from objectstore.ports import ObjectStore
 from stream.block_cache import ByteLru
 from stream.format.reader import ObjectIndex, is_intact
@@ -23,7 +22,7 @@ from stream.manifest.plan import TailRange
 from stream.ports import StreamRange, WalIdentity
 from stream.wal.slot_reader import Keep, read_slot
 
-_log = structlog.get_logger(__name__)
+_log = get_logger()
 
 SLOTS_MAX = 10_000
 """Uncommitted slots of one WAL that are looked at; brokers keep a few hundred. What lies behind shows as soon as some are committed."""

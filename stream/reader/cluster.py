@@ -7,9 +7,9 @@ Must not import Arrow at once: Spark makes a process to ask for the columns, and
 
 import asyncio
 import time
-from collections.abc import Sequence
+from collections.abc import Awaitable, Sequence
 from dataclasses import dataclass
-from typing import Final
+from typing import Final, TypeVar
 from uuid import UUID
 from weakref import WeakKeyDictionary
 
@@ -19,7 +19,7 @@ from stream.manifest.model import ManifestRoot
 from stream.manifest.plan import OffsetRange
 from stream.manifest.view import ClusterView, PartitionState
 from stream.reader.background import BackgroundLoop, background
-from stream.reader.errors import ObjectGone
+from stream.reader.errors import ObjectGone, ObjectStaysGone
 from stream.reader.slices import AbortedTransaction, Slice
 
 DEADLINE_S: Final = 300.0
@@ -31,6 +31,10 @@ LOOKUPS_MAX: Final = 16
 REPLANS_MAX: Final = 3
 """Plans that are renewed in a row without one more record read. Objects of a fresh plan stay for a minute at least."""
 
+_VIEW_PLANS: Final = 3
+"""As many as a view makes before it gives up."""
+
+_T = TypeVar("_T")
 _views: "WeakKeyDictionary[BackgroundLoop, dict[tuple[str, str], ClusterView]]" = WeakKeyDictionary()
 
 
@@ -61,7 +65,7 @@ class StoreCluster:
         return background().run(self._bodies(slices), DEADLINE_S)
 
     def aborted(self, ranges: Sequence[OffsetRange]) -> dict[int, list[AbortedTransaction]]:
-        """As `ClusterView.aborted`, as of now."""
+        """As `ClusterView.aborted`, as of now. Raises ObjectStaysGone too."""
         return background().run(self._aborted(ranges), DEADLINE_S)
 
     def root(self) -> ManifestRoot:
@@ -69,7 +73,10 @@ class StoreCluster:
         return background().run(self._root(), DEADLINE_S)
 
     def first_at(self, wanted: Sequence[tuple[OffsetRange, int]]) -> list[int | None]:
-        """In each range the first offset whose record is as young as the timestamp (ms), or None: Kafka's offsetsForTimes."""
+        """In each range the first offset whose record is as young as the timestamp (ms), or None: Kafka's offsetsForTimes.
+
+        Raises ObjectStaysGone and ReadError too.
+        """
         return background().run(self._first_at(wanted), DEADLINE_S)
 
     def lease(self, lease_id: UUID, root: ManifestRoot, ttl_ms: int, owner: str, *, renewed: bool) -> None:
@@ -93,7 +100,7 @@ class StoreCluster:
     async def _partitions(self, topic: str, committed: bool) -> list[PartitionState]:
         view = await self.view()
         await view.refresh()
-        return await view.partitions([topic], committed=committed)
+        return await _settled(view.partitions([topic], committed=committed))
 
     async def _plan(self, ranges: Sequence[OffsetRange], timestamp_from_ms: int | None) -> list[Slice]:
         return await (await self.view()).plan(ranges, timestamp_from_ms=timestamp_from_ms)
@@ -109,7 +116,7 @@ class StoreCluster:
     async def _aborted(self, ranges: Sequence[OffsetRange]) -> dict[int, list[AbortedTransaction]]:
         view = await self.view()
         await view.refresh()
-        return await view.aborted(ranges)
+        return await _settled(view.aborted(ranges))
 
     async def _root(self) -> ManifestRoot:
         return (await self.view()).root
@@ -134,7 +141,7 @@ class StoreCluster:
                 return await first_as_young(store, await view.plan([wanted], timestamp_from_ms=timestamp_ms), timestamp_ms)
             except ObjectGone as gone:
                 if attempt == REPLANS_MAX:
-                    raise
+                    raise ObjectStaysGone(gone.slice, attempt + 1, is_same=True) from None
                 wanted = wanted._replace(start_offset=gone.slice.start_offset)
                 await view.refresh()
         raise AssertionError("the last attempt raises")
@@ -154,3 +161,11 @@ class StoreCluster:
 
 def _now_ms() -> Millis:
     return Millis(time.time_ns() // 1_000_000)
+
+
+async def _settled(look: Awaitable[_T]) -> _T:
+    """Raises ObjectStaysGone for ObjectGone: the view has planned anew by itself."""
+    try:
+        return await look
+    except ObjectGone as gone:
+        raise ObjectStaysGone(gone.slice, _VIEW_PLANS, is_same=True) from None

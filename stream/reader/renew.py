@@ -12,20 +12,19 @@ from contextlib import closing
 from dataclasses import replace
 from typing import Final
 
-import structlog
-
+from objectstore.log import get_logger
 from stream.errors import StreamError
 from stream.manifest.errors import OffsetsLost, TopicReplaced, UnknownPartition
 from stream.manifest.plan import OffsetRange
 from stream.reader.arrow import RecordBatch
 from stream.reader.cluster import REPLANS_MAX, StoreCluster
 from stream.reader.config import ReadConfig
-from stream.reader.errors import ObjectGone
+from stream.reader.errors import ObjectGone, ObjectStaysGone
 from stream.reader.read import AbortedByStream
 from stream.reader.read_sync import read_slices_sync
 from stream.reader.slices import Slice
 
-_log = structlog.get_logger(__name__)
+_log = get_logger()
 
 PAUSE_MS: Final = 1_000
 """Between plans that led to nothing: the next manifest comes a second later."""
@@ -57,12 +56,13 @@ def read_renewed(
 ) -> Generator[RecordBatch, None, None]:
     """As `read_slices_sync`. committed: leave out aborted transactions; slices must end at last stable offsets or below.
 
-    Raises ObjectGone only if objects go faster than plans are renewed; OffsetsMissing, ReadError.
+    Raises ObjectStaysGone if new plans do not help, OffsetsMissing, ReadError (damage).
     """
     aborted: AbortedByStream | None = None
     if committed:
         slices, aborted = decided(cluster.aborted, slices, lost)
     tries = 0
+    gone_key, is_same = "", False
     while slices:
         try:
             batches = read_slices_sync(
@@ -74,8 +74,9 @@ def read_renewed(
         except ObjectGone as gone:
             left = (gone.slice, *gone.remaining)
             tries = 1 if _has_advanced(slices, left) else tries + 1
+            gone_key, is_same = gone.slice.key, gone.slice.key == gone_key
             if tries > REPLANS_MAX:
-                raise
+                raise ObjectStaysGone(gone.slice, tries, is_same=is_same) from None
             if tries > 1:
                 time.sleep(pause_ms / 1_000)
             _log.info("plan_renewed", key=gone.slice.key, slices=len(left))

@@ -15,9 +15,8 @@ from datetime import UTC, datetime, timedelta
 from typing import Final, Literal, TypeAlias
 from uuid import UUID, uuid4
 
-import structlog
-
 from objectstore.errors import ObjectStoreError
+from objectstore.log import get_logger
 from stream.manifest.errors import OffsetsLost, OffsetsMissing, TooManyLeases, UnknownPartition
 from stream.manifest.model import ManifestRoot
 from stream.manifest.plan import OffsetRange
@@ -28,7 +27,7 @@ from stream.reader.columns import DEFAULT, arrow_schema
 from stream.reader.config import ReadConfig
 from stream.reader.renew import planned, read_renewed
 
-_log = structlog.get_logger(__name__)
+_log = get_logger()
 
 Place: TypeAlias = str | int | datetime | Mapping[int, int]
 """Where in each partition: `earliest`, `latest`, an offset, a moment (the first record that is as young), or an offset for each of them."""
@@ -111,7 +110,7 @@ class Scan:
     def __iter__(self) -> Iterator[RecordBatch]:
         """Close the iterator if it is not exhausted.
 
-        Raises OffsetsLost, OffsetsMissing, UnknownPartition, TopicReplaced, ReadError (damage), ObjectStoreError.
+        Raises OffsetsLost, OffsetsMissing, UnknownPartition, TopicReplaced, ReadError (damage), ObjectStaysGone, ObjectStoreError.
         """
         ranges = [item for item in self._ranges if item.start_offset < item.end_offset]
         if not ranges:

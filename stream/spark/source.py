@@ -11,7 +11,6 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Final
 from uuid import uuid4
 
-import structlog
 from pyspark.sql import SparkSession
 from pyspark.sql.datasource import DataSource, DataSourceReader, DataSourceStreamReader, Filter, InputPartition
 from pyspark.sql.streaming.datasource import (
@@ -24,6 +23,7 @@ from pyspark.sql.streaming.datasource import (
 )
 from pyspark.sql.types import StructType
 
+from objectstore.log import get_logger
 from stream.manifest.plan import OffsetRange
 from stream.reader.slices import Slice
 from stream.spark import ranges
@@ -43,7 +43,7 @@ if TYPE_CHECKING:
     from stream.reader.arrow import RecordBatch
     from stream.spark.sink.writers import BatchWriter, StreamWriter
 
-_log = structlog.get_logger(__name__)
+_log = get_logger()
 
 LOOK_SERVES_S: Final = 5.0
 """So long a look into the manifest is good enough for planning: objects stay for a minute at least after they are replaced."""

@@ -11,10 +11,10 @@ from contextlib import closing
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
-import structlog
-
+from objectstore.log import get_logger
 from stream.errors import StreamError
 from stream.manifest.errors import OffsetsMissing, TopicReplaced, UnknownPartition
+from stream.reader.errors import ObjectStaysGone
 from stream.reader.slices import Slice
 from stream.spark.cluster import SparkCluster
 from stream.spark.errors import DataLoss
@@ -23,7 +23,7 @@ from stream.spark.filters import Pushed
 if TYPE_CHECKING:
     from stream.reader.arrow import RecordBatch
 
-_log = structlog.get_logger(__name__)
+_log = get_logger()
 
 
 BODIES_BYTES_MAX: Final = 1 << 20
@@ -77,7 +77,7 @@ class TaskReader:
     def read(self, task: Task | None) -> Iterator["RecordBatch"]:
         """None: nothing to read, for which Spark makes one partition without a value.
 
-        Raises ReadError (damage), DataLoss, ObjectGone if objects go faster than plans are renewed.
+        Raises ReadError (damage), DataLoss.
         """
         from stream.reader.renew import read_renewed  # Arrow: for those who read, not for those who plan
         from stream.spark.rows import chosen
@@ -102,7 +102,7 @@ class TaskReader:
                     rows = chosen(batch, conditions)
                     if rows.num_rows:
                         yield rows
-            except OffsetsMissing as error:
+            except (OffsetsMissing, ObjectStaysGone) as error:
                 raise DataLoss(f"Could not read records: {error}.") from None
 
     def _lost(self, error: StreamError) -> None:

@@ -6,9 +6,8 @@ from a damaged object by reading again. Used by recovery and by readers of the t
 
 from collections.abc import Callable
 
-import structlog
-
 from objectstore.errors import ObjectNotFound
+from objectstore.log import get_logger
 from objectstore.ports import ObjectStore
 from stream.errors import ObjectCorrupt
 from stream.format.layout import TAIL_BYTES
@@ -17,7 +16,7 @@ from stream.ids import WalSequence
 from stream.keys import wal_key
 from stream.ports import WalIdentity
 
-_log = structlog.get_logger(__name__)
+_log = get_logger()
 
 _READ_TRIES = 3
 

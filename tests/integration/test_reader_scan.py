@@ -268,3 +268,29 @@ def test_readers_of_a_local_directory_need_no_server(tmp_path: Path) -> None:
 
     with pytest.raises(ManifestNotFound):
         scan(f"file:{tmp_path}", "t")
+
+
+def test_what_the_store_has_lost_ends_a_scan_with_what_to_do_about_it(cluster: ThreadedCluster) -> None:
+    """In a program whose stdout is its own."""
+    create(cluster, "lost", 1)
+    cluster.produce({"topic": "lost", "partition": 0, "value": b"%d" % number} for number in range(8))
+    key = cluster.until_merged("lost", set())
+    deadline = time.monotonic() + 30
+    while {part.key for part in StoreCluster(cluster.store_url).plan_anew([OffsetRange("lost", 0, 0, 8)])} != {key}:
+        assert time.monotonic() < deadline
+    data = cluster.run(cluster.store.get(key))
+    cluster.run(cluster.store.delete([key]))
+    code = (
+        "import sys\n"
+        "from stream.reader import scan\n"
+        "from stream.reader.errors import ObjectStaysGone\n"
+        "try:\n"
+        "    scan(sys.argv[1], 'lost').to_table()\n"
+        "except ObjectStaysGone as error:\n"
+        "    sys.stderr.write(str(error))\n"
+    )
+    done = subprocess.run([sys.executable, "-c", code, cluster.store_url], capture_output=True, text=True, timeout=120, check=True)
+    cluster.run(cluster.store.put(key, data))
+    assert done.stdout == ""
+    assert done.stderr.startswith(f"lost-0: offsets [0, 8) cannot be read: object {key} is gone from the store, and 4 plans named it")
+    assert scan(cluster.store_url, "lost").to_table().num_rows == 8

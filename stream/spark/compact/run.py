@@ -11,8 +11,7 @@ from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Final, Protocol
 
-import structlog
-
+from objectstore.log import get_logger
 from stream.clock import WallClock
 from stream.compaction.plan import Merge
 from stream.ids import Offset, StreamId
@@ -21,7 +20,7 @@ from stream.ports import NewObject, ObjectRange, PreparedObject
 from stream.spark.compact.job import RewriteResult, RewriteTask
 from stream.spark.compact.plan import PartitionPlan, RewriteOptions, cut_rounds, plan_topic, within
 
-_log = structlog.get_logger(__name__)
+_log = get_logger()
 
 PASSES_MAX: Final = 5
 """Plans in a row; each but the first for what was in conflict before, in smaller pieces: the older ones are out of brokers' way."""

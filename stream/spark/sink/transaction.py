@@ -14,9 +14,9 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Any, Final, NamedTuple
 
-import structlog
 from confluent_kafka import Consumer, KafkaError, KafkaException, TopicPartition
 
+from objectstore.log import get_logger
 from stream.reader.arrow import RecordBatch
 from stream.spark.sink.errors import StaleWrite, TransactionFailed
 from stream.spark.sink.options import WriteOptions
@@ -29,7 +29,7 @@ _MARKER_TOPIC: Final = "__consumer_offsets"
 _CONNECTION: Final = ("bootstrap.servers", "security.", "ssl.", "sasl.", "client.", "socket.", "broker.address.", "reconnect.")
 _TRIES_MAX: Final = 3
 _PAUSE_S: Final = 0.2
-_log = structlog.get_logger(__name__)
+_log = get_logger()
 
 
 class WriteId(NamedTuple):

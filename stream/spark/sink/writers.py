@@ -11,12 +11,12 @@ from dataclasses import dataclass
 from typing import NamedTuple, Self
 from uuid import uuid4
 
-import structlog
 from pyspark import TaskContext
 from pyspark.sql.datasource import DataSourceArrowWriter, DataSourceStreamArrowWriter, WriterCommitMessage
 from pyspark.sql.types import StructType
 
 from objectstore.errors import InvalidStoreUrl, ObjectStoreError
+from objectstore.log import get_logger
 from objectstore.url import parse_store_url
 from stream.reader.arrow import RecordBatch
 from stream.spark.errors import InvalidOption
@@ -27,7 +27,7 @@ from stream.spark.sink.producer import RecordProducer, checked
 from stream.spark.sink.staging import Staging
 from stream.spark.sink.transaction import Transaction, WriteId
 
-_log = structlog.get_logger(__name__)
+_log = get_logger()
 _QUERY_ID = "sql.streaming.queryId"
 _BATCH_ID = "streaming.sql.batchId"
 _Messages = Sequence[WriterCommitMessage | None]

@@ -8,14 +8,13 @@ import time
 from collections.abc import Callable
 from typing import Final
 
-import structlog
-
+from objectstore.log import get_logger
 from stream.spark.table.errors import CommitConflict, CommitUnknown
 from stream.spark.table.model import Commit
 from stream.spark.table.settle import Verdict, rebased, rewrite_of, verdict
 from stream.spark.table.tables import ExportTable
 
-_log = structlog.get_logger(__name__)
+_log = get_logger()
 
 TRIES_MAX: Final = 20
 WAIT_MS_MIN: Final = 50

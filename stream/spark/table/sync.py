@@ -11,8 +11,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Final
 
-import structlog
-
+from objectstore.log import get_logger
 from stream.reader.slices import Slice
 from stream.spark.table.commits import commit_batch
 from stream.spark.table.engines import Engine, new_attempt
@@ -25,7 +24,7 @@ from stream.spark.table.source import TopicSource
 from stream.spark.table.tables import ExportTable
 from stream.spark.table.values import RAW, ValueDecoder, ValueFormat
 
-_log = structlog.get_logger(__name__)
+_log = get_logger()
 
 REPLANS_MAX: Final = 20
 """Batches in a row that another run committed first: it is at work, so this one may stop."""

@@ -14,6 +14,7 @@ from objectstore.errors import (
     AccessDenied,
     BucketNotFound,
     ConditionalConflict,
+    DeadlineExceeded,
     ObjectStoreError,
     PreconditionFailed,
     Throttled,
@@ -21,6 +22,7 @@ from objectstore.errors import (
     UnexpectedResponse,
 )
 from objectstore.ports import ObjectStore
+from objectstore.retry import RetryingStore, RetryPolicy
 from objectstore.s3 import S3Store
 
 BODY = bytes(range(256)) * 4_096
@@ -97,6 +99,37 @@ async def test_answers_become_errors_of_the_port(status: int, code: str, expecte
         with pytest.raises(expected) as caught:
             await store.put_if_absent("k", b"v")
         assert type(caught.value) is expected
+        assert len(raw.requests) == 1
+
+
+def listing(*keys: str, truncated: bool) -> bytes:
+    entries = "".join(
+        f"<Contents><Key>{key}</Key><Size>1</Size><ETag>e</ETag><LastModified>2024-01-01T00:00:00.000Z</LastModified></Contents>"
+        for key in keys
+    )
+    body = f"<ListBucketResult><IsTruncated>{str(truncated).lower()}</IsTruncated>{entries}</ListBucketResult>".encode()
+    return b"HTTP/1.1 200 OK\r\nContent-Type: application/xml\r\nContent-Length: %d\r\n\r\n" % len(body) + body
+
+
+async def test_a_list_that_meets_a_deletion_is_repeated_and_goes_on_where_it_was() -> None:
+    lost = answer(404, "NoSuchKey")
+    async with raw_store(lost, listing("a", "b", truncated=True), lost, listing("c", truncated=False)) as (raw, store):
+        retrying = RetryingStore(store, RetryPolicy(base_ms=1, cap_ms=1))
+        assert [info.key async for info in retrying.list("p/")] == ["a", "b", "c"]
+        assert [b"start-after=b" in head for head in raw.requests] == [False, False, True, True]
+
+
+async def test_a_list_that_meets_deletions_for_ever_ends_at_its_deadline_and_says_what_the_store_said() -> None:
+    async with raw_store(*[answer(404, "NoSuchKey")] * 1_000) as (_, store):
+        retrying = RetryingStore(store, RetryPolicy(base_ms=20, cap_ms=20, deadline_ms=8_000))
+        with pytest.raises(DeadlineExceeded, match="404 NoSuchKey"):
+            await anext(retrying.list("p/"))
+
+
+async def test_a_list_of_a_bucket_that_does_not_exist_is_not_repeated() -> None:
+    async with raw_store(answer(404, "NoSuchBucket")) as (raw, store):
+        with pytest.raises(BucketNotFound):
+            await anext(RetryingStore(store).list("p/"))
         assert len(raw.requests) == 1
 
 

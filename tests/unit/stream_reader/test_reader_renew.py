@@ -1,16 +1,22 @@
 """Plans that are renewed: the same offsets of the same streams, or an error that says which are lost."""
 
+import pickle
 import subprocess
 import sys
-from collections.abc import Sequence
+from collections.abc import Generator, Sequence
 from dataclasses import replace
+from typing import Any
 
 import pytest
 
 from stream.errors import StreamError
 from stream.manifest.errors import OffsetsLost, TopicReplaced, UnknownPartition
 from stream.manifest.plan import OffsetRange
-from stream.reader.renew import decided, planned_anew, ranges_of
+from stream.reader import renew
+from stream.reader.arrow import RecordBatch
+from stream.reader.columns import DEFAULT
+from stream.reader.errors import ObjectGone, ObjectStaysGone
+from stream.reader.renew import decided, planned_anew, ranges_of, read_renewed
 from stream.reader.slices import AbortedTransaction, Slice
 
 LEFT = [
@@ -43,6 +49,34 @@ def test_losses_are_told_and_left_out_if_allowed() -> None:
     told: list[StreamError] = []
     assert ranges_of(planned_anew(plan, LEFT, told.append)) == [OffsetRange("a", 0, 15, 20)]
     assert [type(error) for error in told] == [OffsetsLost, UnknownPartition]
+
+
+@pytest.mark.parametrize("is_same", [True, False])
+def test_new_plans_that_do_not_help_end_with_what_an_operator_can_do(monkeypatch: pytest.MonkeyPatch, is_same: bool) -> None:
+    class Cluster:
+        store_url = "memory:"
+        plans = 0
+
+        def plan_anew(self, ranges: Sequence[OffsetRange]) -> list[Slice]:
+            self.plans += 1
+            return [replace(item, key="data/1" if is_same else f"data/{self.plans}") for item in merged(ranges)]
+
+    def read(_: str, slices: Sequence[Slice], *__: object, **___: object) -> Generator[RecordBatch, None, None]:
+        yield from ()
+        raise ObjectGone(slices[0], tuple(slices[1:]))
+
+    monkeypatch.setattr(renew, "read_slices_sync", read)
+    cluster: Any = Cluster()
+    with pytest.raises(ObjectStaysGone) as raised:
+        list(read_renewed(cluster, LEFT[:1], DEFAULT, pause_ms=0))
+    assert cluster.plans == 3
+    error = pickle.loads(pickle.dumps(raised.value))
+    assert (error.slice, error.plans, error.is_same) == (raised.value.slice, 4, is_same)
+    assert str(error) == str(raised.value)
+    for part in ("a-0: offsets [0, 10)", error.slice.key, "penstock doctor", "Restore the object"):
+        assert part in str(error)
+    assert ("the store has lost it" in str(error)) == is_same
+    assert "plan these offsets anew" not in str(error)
 
 
 def test_a_topic_of_the_same_name_is_not_the_same_topic() -> None:

@@ -1,0 +1,35 @@
+"""Loggers for modules that programs import as a library: stdout belongs to the program.
+
+structlog prints to stdout until something configures it. These loggers write where structlog is configured to write, as in nodes and
+commands; in a program that did not configure it, warnings and errors go to stderr, and the rest nowhere. Must not configure structlog: that
+is the program's.
+"""
+
+import sys
+from collections.abc import Callable
+from typing import Any, Final
+
+import structlog
+
+_SHOWN: Final = frozenset({"warn", "warning", "error", "err", "exception", "critical", "fatal", "failure"})
+"""Of a program that configured nothing."""
+
+
+class _Output:
+    """Chosen at each line: a program may configure structlog after it imported us."""
+
+    def __getattr__(self, method: str) -> Callable[..., Any]:
+        if method.startswith("__"):
+            raise AttributeError(method)
+        if structlog.is_configured():
+            return getattr(structlog.get_config()["logger_factory"](), method)  # type: ignore[no-any-return]
+        return getattr(structlog.PrintLogger(sys.stderr), method) if method in _SHOWN else _nothing
+
+
+def get_logger() -> Any:  # noqa: ANN401 - as structlog.get_logger: its class is a matter of configuration
+    """Return a logger for a module that readers use. Use it as one of `structlog.get_logger`."""
+    return structlog.wrap_logger(_Output())
+
+
+def _nothing(*_: object, **__: object) -> None:
+    """Write nothing."""

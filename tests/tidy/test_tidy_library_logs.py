@@ -1,0 +1,21 @@
+"""What programs import as a library logs through `objectstore.log`: structlog by itself would print on the program's stdout."""
+
+import subprocess
+import sys
+from pathlib import Path
+
+_LOADED = """
+import sys
+import stream.reader.topic_scan, stream.reader.cluster, stream.reader.read, stream.spark.source, stream.spark.tasks
+import stream.spark.table.sync, stream.spark.sink.writers, stream.spark.sink.transaction, stream.spark.compact.run
+print(*(module.__file__ for name, module in sys.modules.items() if name.split(".")[0] in {"objectstore", "stream"} and module.__file__))
+"""
+_CALLS = ("structlog.get_logger(", "from structlog import")
+
+
+def test_modules_of_readers_do_not_log_by_structlogs_defaults() -> None:
+    done = subprocess.run([sys.executable, "-c", _LOADED], capture_output=True, text=True, timeout=60, check=True)
+    files = [Path(name) for name in done.stdout.split()]
+    assert any(file.name == "topic_scan.py" for file in files)
+    wrong = [str(file) for file in files if any(call in file.read_text() for call in _CALLS)]
+    assert wrong == [], "use `from objectstore.log import get_logger`"
