@@ -92,6 +92,8 @@ class BrokerHealth:
             return ["the broker is leaving: its partitions move to others"]
         if broker.ended.done() or broker.storage.fenced:
             return self.not_alive() or ["the WAL is fenced"]
+        if broker.follower.went_back:
+            return [broker.follower.went_back]
         if not broker.follower.can_write():
             return ["the session with the controller is lost: metadata may be old, and nothing is acknowledged"]
         return await store.why_not()

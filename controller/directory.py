@@ -35,6 +35,22 @@ class JournalFiles(Protocol):
     def sync(self) -> None: ...
 
 
+class JournalOwner(Protocol):
+    """What the data directory knows of its journal, kept beside it. Blocking, as JournalFiles. Raises OSError."""
+
+    @property
+    def directory_id(self) -> str: ...
+
+    @property
+    def journal_number(self) -> int:
+        """Of the newest segment that was begun; 0: none was."""
+        ...
+
+    def note_journal(self, number: int) -> None:
+        """A segment was begun, durably. Durable when it returns."""
+        ...
+
+
 class DataDirectory(Protocol):
     """What `ControllerServer` needs of its machine. thread: runs one piece of blocking work after another."""
 

@@ -76,20 +76,35 @@ class JournalFailed(ControllerError):
     """A write or fsync of the journal failed. What reached the disk is unknown: the process has to end and recover from the file."""
 
     def __init__(self, path: str, cause: BaseException) -> None:
-        super().__init__(f"journal {path} cannot be written: {cause}. The controller stops; free or replace the volume and start it again")
+        super().__init__(
+            f"journal {path} cannot be written: {cause}. The controller stops; free the volume and start it again. If the volume is lost, "
+            "remove the controller and add it with an empty data directory"
+        )
         self.path = path
+
+
+_JOIN_AGAIN = (
+    "Do not repair, move or restore the data directory: a controller that forgot what it acknowledged would vote, and committed metadata "
+    "would be lost. Let the controller join again: run `penstock controller remove ID`, start it with an empty data directory and "
+    "--controller-quorum-join-servers, then run `penstock controller add ID`. If no majority of the controllers is left, stop all of them "
+    "and run `penstock controller recover --from URL --cluster-id ID`"
+)
 
 
 class JournalCorrupt(ControllerError):
     """Committed bytes of the journal do not match their checksum. Nothing is guessed and nothing is cut."""
 
     def __init__(self, path: str, position: int, what: str) -> None:
-        super().__init__(
-            f"journal {path} is corrupt at byte {position}: {what}. Acknowledged metadata would be lost by going on; restore the file from "
-            "a copy of the volume, or move the journal directory away to start from the newest snapshot in the object store"
-        )
+        super().__init__(f"journal {path} is corrupt at byte {position}: {what}. The controller does not start. {_JOIN_AGAIN}")
         self.path = path
         self.position = position
+
+
+class JournalForgot(ControllerError):
+    """The journal lacks what this data directory has promised: it was emptied, exchanged or restored from an older copy."""
+
+    def __init__(self, path: str, what: str) -> None:
+        super().__init__(f"the data in {path} are older than what this controller has promised: {what}. It does not vote. {_JOIN_AGAIN}")
 
 
 class SnapshotCorrupt(ControllerError):

@@ -1,7 +1,8 @@
 """What a data directory says about whose it is: the cluster, this very disk, and whether it still has to join.
 
 Invariants: a directory is used by one process (a lock file) and belongs to one cluster for good; its directory id is drawn once, so that a
-controller whose disk was lost is told from the one that it was (KIP-853). A file is whole or not there. Source: Kafka `meta.properties`.
+controller whose disk was lost is told from the one that it was (KIP-853). It knows the number of its journal's newest segment, so that
+another journal is not taken for its own. A file is whole or not there. Source: Kafka `meta.properties`.
 """
 
 import fcntl
@@ -9,11 +10,13 @@ import os
 from pathlib import Path
 from uuid import uuid4
 
-from controller.errors import DataDirInUse, InvalidConfig
+from controller.errors import DataDirInUse, InvalidConfig, JournalForgot
 
 _CLUSTER = "cluster_id"
 _DIRECTORY = "directory_id"
 _JOINING = "joining"
+_JOURNAL = "journal_number"
+_FORGOT = "forgot"
 
 
 def new_id() -> str:
@@ -52,7 +55,12 @@ class Identity:
         return bool(self._read(_JOINING))
 
     def claim(self, cluster_id: str, *, joins: bool) -> None:
-        """This directory belongs to `cluster_id` from now on. joins: a quorum that exists, if it is new. Raises InvalidConfig."""
+        """This directory belongs to `cluster_id` from now on. joins: a quorum that exists, if it is new.
+
+        Raises InvalidConfig, and JournalForgot if an earlier start was retired.
+        """
+        if forgot := self._read(_FORGOT):
+            raise JournalForgot(str(self), forgot)
         kept = self.cluster_id
         if kept and kept != cluster_id:
             raise InvalidConfig("cluster_id", cluster_id, f"the directory {self._path} belongs to cluster {kept!r}")
@@ -68,6 +76,22 @@ class Identity:
         """The quorum has taken it in: should it be removed one day, it does not come back by itself."""
         (self._path / _JOINING).unlink(missing_ok=True)
         sync_directory(self._path)
+
+    @property
+    def journal_number(self) -> int:
+        """See `controller.directory.JournalOwner`."""
+        return int(self._read(_JOURNAL) or 0)
+
+    def note_journal(self, number: int) -> None:
+        """See `controller.directory.JournalOwner`."""
+        self._write(_JOURNAL, str(number))
+
+    def retire(self, why: str) -> None:
+        """This directory has forgotten what it promised: no later start uses it. Durable when it returns."""
+        self._write(_FORGOT, why)
+
+    def __str__(self) -> str:
+        return str(self._path)
 
     def _read(self, name: str) -> str:
         path = self._path / name

@@ -7,9 +7,12 @@ fsync may lie (Linux drops the dirty pages and reports success). Blocking: call 
 Must not decide anything. Source: Raft reference 5.1; Rebello et al., "Can Applications Recover from fsync Failures?" (ATC 2020).
 
 Frame (little endian): magic u32, payload bytes u32, CRC32C of the payload u32, CRC32C of the header before this field u32; then the
-payload, msgpack [hard state | nil, base | nil, [entry, ...]]. Read in order: a hard state replaces the one before; a base that continues
-the log drops what lies before it, any other base replaces the log; an entry replaces the one of its index and everything behind it.
-A segment `<number, 20 digits>.journal` begins with a frame that tells hard state and base, so that both outlive the segments before it.
+payload, msgpack [hard state | nil, base | nil, [entry, ...], directory id]. Read in order: a hard state replaces the one before; a base
+that continues the log drops what lies before it, any other base replaces the log; an entry replaces the one of its index and everything
+behind it.
+A segment `<number, 20 digits>.journal` begins with a frame that tells hard state, base and directory id, so that they outlive the segments
+before it; other frames leave the directory id out. The data directory notes the number of the newest segment before anything is written
+behind its first frame: a journal that was emptied, exchanged or restored from an older copy does not open.
 """
 
 import struct
@@ -19,8 +22,8 @@ from dataclasses import dataclass, field
 import msgspec
 from crc32c import crc32c
 
-from controller.directory import AppendFile, JournalFiles
-from controller.errors import JournalCorrupt, JournalFailed
+from controller.directory import AppendFile, JournalFiles, JournalOwner
+from controller.errors import JournalCorrupt, JournalFailed, JournalForgot
 from controller.raft.messages import Base, Entry, HardState, Members
 
 _MAGIC = 0x4A50_5332  # "2SPJ" in file order
@@ -37,6 +40,7 @@ class Frame(msgspec.Struct, frozen=True, array_like=True):
     hard: HardState | None
     base: Base | None
     entries: list[Entry]
+    directory: str = ""
 
 
 _encode = msgspec.msgpack.Encoder().encode
@@ -72,9 +76,9 @@ class Recovered:
         return self.entries[0].index if self.entries else self.base.index + 1
 
 
-def encode_frame(hard: HardState | None, base: Base | None, entries: Sequence[Entry]) -> bytes:
-    """One frame. Cost: a copy and a CRC of the payload."""
-    payload = _encode((hard, base, entries))
+def encode_frame(hard: HardState | None, base: Base | None, entries: Sequence[Entry], directory: str = "") -> bytes:
+    """One frame. directory: in a segment's first one. Cost: a copy and a CRC of the payload."""
+    payload = _encode((hard, base, entries, directory) if directory else (hard, base, entries))
     assert len(payload) <= FRAME_BYTES_MAX, f"a frame of {len(payload)} bytes"
     header = _HEADER.pack(_MAGIC, len(payload), crc32c(payload), 0)[:_HEADER_CHECKED_BYTES]
     return b"".join((header, _CRC.pack(crc32c(header)), payload))
@@ -99,8 +103,9 @@ def parse_frame(data: memoryview, at: int) -> tuple[Frame, int] | str:
 class Journal:
     """One directory of segments, opened for appending by one thread of one process."""
 
-    def __init__(self, files: JournalFiles) -> None:
+    def __init__(self, files: JournalFiles, owner: JournalOwner) -> None:
         self._files = files
+        self._owner = owner
         self._file: AppendFile | None = None
         self._failed = False
         self._last_index_of: dict[int, int] = {}
@@ -111,13 +116,20 @@ class Journal:
         """What the last segment begins with; the ones before it must not go before it begins behind them."""
 
     def open(self) -> Recovered:
-        """Read everything and cut a torn end. Raises JournalCorrupt. About 200 MB/s."""
+        """Read everything and cut a torn end. Raises JournalCorrupt, JournalForgot. About 200 MB/s."""
         segments = self._segments()
         recovered = Recovered()
+        self._number = segments[-1] if segments else 0
+        if self._number < self._owner.journal_number:
+            found = f"segment {self._number} is the newest" if segments else "the journal is empty"
+            raise JournalForgot(str(self._files), f"{found}, segment {self._owner.journal_number} was begun before")
         for at, number in enumerate(segments):
             if number != segments[0] + at:
                 raise JournalCorrupt(self._where(number), 0, f"segment {segments[0] + at} before it is missing")
             frames, recovered.cut_bytes = self._read_segment(number, last=number == segments[-1])
+            if frames[0].directory != self._owner.directory_id:
+                owner = f"data directory {frames[0].directory or 'unknown'}, this is {self._owner.directory_id}"
+                raise JournalForgot(self._where(number), f"the segment belongs to {owner}")
             self._last_index_of[number] = 0
             for frame in frames:
                 recovered.replay(frame)
@@ -125,13 +137,16 @@ class Journal:
         if recovered.entries and recovered.entries[0].index != recovered.base.index + 1:
             detail = f"entries begin at {recovered.entries[0].index} behind base {recovered.base.index}"
             raise JournalCorrupt(str(self._files), 0, detail)
-        self._number = segments[-1] if segments else 0
         self._hard = recovered.hard
         return recovered
 
-    def start(self, base: Base) -> None:
-        """Begin a segment at `base`, which is what the log begins with now; durable when it returns. Raises JournalFailed."""
+    def start(self, base: Base) -> int:
+        """Begin a segment at `base`, which is what the log begins with now; durable when it returns. Raises JournalFailed.
+
+        Returns its number, which no earlier start of this data directory had.
+        """
         self._roll(base)
+        return self._number
 
     def append(self, hard: HardState | None, base: Base | None, entries: Sequence[Entry]) -> None:
         """Durable when it returns. Raises JournalFailed, after which nothing may be appended any more."""
@@ -168,9 +183,10 @@ class Journal:
         try:
             self.close()
             self._file = self._files.create(beside)
-            self._write(encode_frame(self._hard, base, ()))
+            self._write(encode_frame(self._hard, base, (), self._owner.directory_id))
             self._files.rename(beside, name)
             self._files.sync()
+            self._owner.note_journal(self._number + 1)
         except OSError as error:
             self._failed = True
             raise JournalFailed(self._where(self._number + 1), error) from error

@@ -31,7 +31,7 @@ from controller.metadata.snapshot import ImageCopy
 from controller.move_traces import Moved
 from controller.quorum import RaftQuorum
 from controller.raft import membership
-from controller.raft.core import CoreConfig
+from controller.raft.core_config import CoreConfig
 from controller.raft.messages import Base, Endpoint, Members
 from controller.raft.transport import PeerTransport
 from controller.reign import Reign
@@ -112,6 +112,8 @@ class ControllerServer:
             return []
         if quorum.is_outside:
             return ["this controller is not a member of the quorum: it was removed, or was not added yet"]
+        if standby.committed_image is None:
+            return ["the image is loaded anew, because this controller has led"]
         if not quorum.leadership.address or quorum.leadership.active:
             return ["no leader of the quorum is known, or it takes office just now"]
         behind = quorum.committed_offset - standby.image.end_offset
@@ -145,8 +147,8 @@ class ControllerServer:
     async def start(self) -> None:
         """Recover and serve. A controller that is alone leads when this returns; one of several takes part.
 
-        Raises DataDirInUse, StoreNotEmpty, JournalCorrupt, SnapshotMissing, SnapshotCorrupt, InvalidConfig, ObjectStoreError, and
-        OSError if the port is taken.
+        Raises DataDirInUse, StoreNotEmpty, JournalCorrupt, JournalForgot, SnapshotMissing, SnapshotCorrupt, InvalidConfig,
+        ObjectStoreError, and OSError if the port is taken.
         """
         began = time.monotonic()
         self.failed = asyncio.get_running_loop().create_future()
@@ -207,20 +209,27 @@ class ControllerServer:
             election_ms=config.election_timeout_ms,
             directory=identity.directory_id,
         )
-        self.quorum = quorum = RaftQuorum(self._directory, core, config.voters, self._rng)
+        self.quorum = quorum = RaftQuorum(self._directory, identity, core, config.voters, self._rng)
         snapshots = SnapshotStore(self._store, config.cluster_id, kept=config.snapshots_kept)
         self._standby = standby = Standby(config, quorum, snapshots)
         loaded = await standby.load()
 
         own = Endpoint(config.controller_id, config.advertised, identity.directory_id)
         self._transport = transport = PeerTransport(
-            config.cluster_id, own, config.voters, quorum.receive, members=lambda: quorum.members, introduce=quorum.introduce
+            config.cluster_id,
+            own,
+            config.voters,
+            quorum.receive,
+            members=lambda: quorum.members,
+            introduce=quorum.introduce,
+            memory=quorum,
         )
         base = _snapshot_base(loaded, own, identity)
         await quorum.start(self._founders(identity), base, transport, passed_over=loaded.passed_over if loaded else None)
 
-        async def copy_standby() -> tuple[ImageCopy, MetadataOffset]:
-            return copy_image(standby.image)
+        def copy_standby() -> tuple[ImageCopy, MetadataOffset] | None:
+            image = standby.committed_image
+            return None if image is None else copy_image(image)
 
         self._service = service = ControllerService(
             config,
@@ -271,7 +280,7 @@ class ControllerServer:
             self._reign = reign = Reign(
                 self._config,
                 quorum,
-                standby.image,
+                standby.hand_over(),
                 self._store,
                 snapshots,
                 since=standby.since,

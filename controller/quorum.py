@@ -17,12 +17,14 @@ from typing import Protocol, TypeVar
 import structlog
 
 from controller.directory import DataDirectory
-from controller.errors import ChangeRefused, NotLeader, SnapshotCorrupt, SnapshotMissing
+from controller.errors import ChangeRefused, JournalForgot, NotLeader, SnapshotCorrupt, SnapshotMissing
+from controller.identity import Identity
 from controller.journal import Journal, Recovered
 from controller.metadata.records import ControllerEpoch, MetadataOffset
 from controller.raft import membership
-from controller.raft.core import CoreConfig, RaftCore
-from controller.raft.messages import Base, Endpoint, HardState, Members, Message
+from controller.raft.core import RaftCore
+from controller.raft.core_config import CoreConfig
+from controller.raft.messages import Base, Endpoint, HardState, Members, Message, Start
 from controller.raft.node import RaftNode, Transport
 from objectstore.histogram import LatencyHistogram
 
@@ -111,11 +113,13 @@ class RaftQuorum:
     addresses: host:port of controllers, as they were configured; where the log knows another address, that one counts.
     """
 
-    def __init__(self, directory: DataDirectory, config: CoreConfig, addresses: Mapping[int, str], rng: Random) -> None:
+    def __init__(self, directory: DataDirectory, identity: Identity, config: CoreConfig, addresses: Mapping[int, str], rng: Random) -> None:
+        """identity: the opened directory's."""
+        self._identity = identity
         self._config = config
         self._addresses = dict(addresses)
         self._rng = rng
-        self._node = RaftNode(Journal(directory.journal), directory.thread, self._look)
+        self._node = RaftNode(Journal(directory.journal, identity), directory.thread, self._look)
         self._loop = asyncio.get_running_loop()
         self._shown = Leadership(active=False, epoch=ControllerEpoch(0))
         self._committed = MetadataOffset(0)
@@ -125,6 +129,10 @@ class RaftQuorum:
         self._reigns: list[tuple[ControllerEpoch, asyncio.Future[None]]] = []
         self.began_empty = False
         """The disk held nothing at the start: what the log holds came from a snapshot or from others."""
+        self.begun = Start()
+        """With what this start of the controller began, once it has."""
+        self._welcomed: set[int] = set()
+        """Voters that know of no promise that this disk forgot."""
         self._heard: dict[int, Endpoint] = {}
         """Where members said that they are; the leader writes it down when it is news."""
         self._may_be_news = False
@@ -144,8 +152,8 @@ class RaftQuorum:
 
         members: of a cluster that begins; none: of one that exists, whose leader will tell.
 
-        Raises JournalCorrupt, SnapshotMissing (a gap before the journal), SnapshotCorrupt (`passed_over`, and the disk is empty: what
-        lies behind the older snapshot may be in the damaged one alone, as after `penstock controller recover`).
+        Raises JournalCorrupt, JournalForgot, SnapshotMissing (a gap before the journal), SnapshotCorrupt (`passed_over`, and the disk
+        is empty: what lies behind the older snapshot may be in the damaged one alone, as after `penstock controller recover`).
         """
         recovered = await self._node.open()
         if recovered.cut_bytes:
@@ -160,6 +168,9 @@ class RaftQuorum:
         if not recovered.base.members.voters:
             recovered.base = Base(recovered.base.index, recovered.base.term, recovered.base.offset, members)
         await self._node.start(self._config, recovered, transport, self._rng, commit=snapshot.index if snapshot else 0)
+        core = self.core
+        self.begun = Start(self._node.start_number, self._rng.getrandbits(63), core.term, core.vote, core.log.last_index)
+        core.promises.refusal(core.id, self._config.directory, self.begun)
 
     async def close(self) -> None:
         """Take part no more; a write under way is finished first. Waiters get QuorumClosed."""
@@ -169,6 +180,27 @@ class RaftQuorum:
     def receive(self, message: Message) -> None:
         """A message of another voter."""
         self._node.receive(message)
+
+    def refusal(self, member: int, directory: str, start: Start) -> str:
+        """See `Promises.refusal`."""
+        return self.core.promises.refusal(member, directory, start) if self.begun.number else ""
+
+    def answered(self, member: int, why: str) -> None:
+        """Another controller has looked at what this start began with. why: what this disk forgot; empty: nothing that it knows of."""
+        if why:
+            self._retire(member, why)
+            return
+        self._welcomed.add(member)
+        if {*self.core.log.members.voters} <= {*self._welcomed, self.core.id}:
+            self._node.hear()
+
+    def _retire(self, member: int, why: str) -> None:
+        if self.failed.done():
+            return
+        error = JournalForgot(str(self._identity), f"{why}, as controller {member} remembers")
+        self._node.fail(error)
+        _log.critical("controller_forgot_its_promises", controller_id=self.core.id, remembered_by=member, detail=str(error))
+        self._identity.retire(why)
 
     @property
     def members(self) -> Members:

@@ -32,6 +32,17 @@ class Standby:
         self.since: MetadataOffset | None = None
         """Offset of the newest snapshot that was seen; None: none."""
         self._trim_at = 2 * config.snapshot_records
+        self._is_handed_over = False
+
+    @property
+    def committed_image(self) -> MetadataImage | None:
+        """The image, if it holds committed records only; None from `hand_over` until `rebuild` has ended."""
+        return None if self._is_handed_over else self.image
+
+    def hand_over(self) -> MetadataImage:
+        """Give the image to the writer, which applies records before they are committed."""
+        self._is_handed_over = True
+        return self.image
 
     async def load(self) -> LoadedSnapshot | None:
         """Begin with the newest snapshot, or with nothing. Raises SnapshotCorrupt, ObjectStoreError."""
@@ -45,6 +56,7 @@ class Standby:
         while True:
             try:
                 await self.load()
+                self._is_handed_over = False
                 return
             except ObjectStoreError as error:
                 _log.warning("standby_not_loaded", error=str(error))

@@ -10,11 +10,11 @@ heard of it may vote for another one, so that its lease on leadership needs cloc
 Must not do I/O nor look at a clock. Source: Raft sections 5 to 7; Ongaro's thesis 3.10, 4, 6.4, 9.6; etcd/raft `raft.go`.
 """
 
-from dataclasses import dataclass
 from enum import Enum
 from random import Random
 
 from controller.raft import membership, quorum
+from controller.raft.core_config import CoreConfig
 from controller.raft.log import RaftLog
 from controller.raft.messages import (
     NOBODY,
@@ -26,12 +26,14 @@ from controller.raft.messages import (
     Install,
     Members,
     Message,
+    Promise,
     TimeoutNow,
     Vote,
     VoteReply,
     Write,
 )
 from controller.raft.progress import Progress, State
+from controller.raft.promises import Promises
 from controller.raft.volume import Candidate, FsyncWindow, SlowVolume
 
 
@@ -40,25 +42,6 @@ class Role(Enum):
     PRE_CANDIDATE = 1
     CANDIDATE = 2
     LEADER = 3
-
-
-@dataclass(frozen=True, slots=True)
-class CoreConfig:
-    """heartbeat_ms: also the time after which a lost append is noticed. election_ms: silence after which a voter may look for another
-    leader; each waits up to twice as long, at random. The others bound what is on its way to one follower. A leader whose fsync p99 is
-    beyond half a heartbeat hands over to a voter with a better disk.
-    """
-
-    node_id: int
-    heartbeat_ms: int = 100
-    election_ms: int = 1_000
-    directory: str = ""
-    """Which disk this is: a member with another one is somebody else."""
-
-    inflight_count_max: int = 16
-    inflight_bytes_max: int = 4 << 20
-    append_count_max: int = 256
-    append_bytes_max: int = 1 << 20
 
 
 class RaftCore:
@@ -86,8 +69,11 @@ class RaftCore:
         self._votes: dict[int, bool] = {}
         self._progress: dict[int, Progress] = {}
         self._round = 0
+        self._told: tuple[Promise, ...] = ()
         self._term_start = 0
         self._heartbeat_at_ms = 0
+        self.promises = Promises()
+        """Of other controllers' disks, and of this one."""
         self.fsyncs = FsyncWindow()
         self._volume = SlowVolume(config.heartbeat_ms * 500, config.election_ms)
         self._heard_leader_ms = now_ms - config.election_ms
@@ -322,6 +308,8 @@ class RaftCore:
         if reply.pre and not reply.granted:
             expected = (Role.PRE_CANDIDATE, self.term)
         if (self.role, reply.term) == expected:
+            if reply.granted and not reply.pre:
+                self.promises.voted(reply.sender, reply.term, self.id)
             self._votes[reply.sender] = reply.granted
             self._count_votes()
 
@@ -381,6 +369,8 @@ class RaftCore:
             self.leader = message.sender
             self._heard_leader_ms = self._now_ms
             self._reset_election_timer()
+            if isinstance(message, Append):
+                self.promises.learn(message.promises)
             self._on_append(message) if isinstance(message, Append) else self._on_install(message)
         elif isinstance(message, AppendReply) and self.is_leader:
             self._on_append_reply(message)
@@ -478,6 +468,8 @@ class RaftCore:
         """A new round to everybody; what got lost on the way shows in the answers."""
         self._forget_removed()
         self._round += 1
+        self.promises.acknowledged(self.id, self.term, self.log.stable, self.commit)
+        self._told = self.promises.told_of(self.log.members.voters)
         self._heartbeat_at_ms = self._now_ms + self._config.heartbeat_ms
         for member, progress in self._progress.items():
             progress.probe_is_out = False
@@ -487,6 +479,7 @@ class RaftCore:
                 self._send_appends(member)
             else:
                 self._send_append(member, progress, [])
+        self._told = ()
 
     def _broadcast(self) -> None:
         for member in self._progress:
@@ -514,7 +507,9 @@ class RaftCore:
             progress.snapshot()
             self._send_install(member)
             return
-        self._messages.append(Append(self.id, member, self.term, prev, prev_term, entries, self.commit, self._round, self._now_ms))
+        self._messages.append(
+            Append(self.id, member, self.term, prev, prev_term, entries, self.commit, self._round, self._now_ms, self._told)
+        )
         progress.commit_told = self.commit
 
     def _send_install(self, member: int) -> None:
@@ -540,6 +535,7 @@ class RaftCore:
             progress.replicate()
         if is_news:
             self._advance_commit()
+            self.promises.acknowledged(reply.sender, reply.term, reply.index, self.commit)
         if not self.is_leader:
             return
         self._send_appends(reply.sender)

@@ -90,6 +90,31 @@ class HardState(msgspec.Struct, frozen=True, array_like=True):
     vote: int = NOBODY
 
 
+class Start(msgspec.Struct, frozen=True, array_like=True):
+    """One start of a controller, and the durable state with which it began.
+
+    number: rises with every start of a data directory. nonce: drawn at the start, tells two copies of a directory apart.
+    """
+
+    number: int = 0
+    nonce: int = 0
+    term: int = 0
+    vote: int = NOBODY
+    last_index: int = 0
+
+
+class Promise(msgspec.Struct, frozen=True, array_like=True):
+    """What start `number` of the disk `directory` has promised: see `controller.raft.promises`."""
+
+    directory: str
+    number: int
+    nonce: int
+    term: int
+    index: int
+    committed: int
+    vote: int
+
+
 class _Message(msgspec.Struct, frozen=True, array_like=True, tag=True):
     sender: int
     to: int
@@ -111,7 +136,10 @@ class VoteReply(_Message, frozen=True, array_like=True, tag=2):
 
 
 class Append(_Message, frozen=True, array_like=True, tag=3):
-    """Entries behind (prev_index, prev_term); none: a heartbeat. round, sent_ms: the leader's, given back in the reply."""
+    """Entries behind (prev_index, prev_term); none: a heartbeat. round, sent_ms: the leader's, given back in the reply.
+
+    promises: of all voters, so that others than the leader notice a disk that forgot its own; with each heartbeat.
+    """
 
     prev_index: int
     prev_term: int
@@ -119,6 +147,7 @@ class Append(_Message, frozen=True, array_like=True, tag=3):
     commit: int
     round: int
     sent_ms: int
+    promises: tuple[Promise, ...] = ()
 
 
 class AppendReply(_Message, frozen=True, array_like=True, tag=4):

@@ -2,7 +2,9 @@
 
 Invariants: the core's contract (`core`): a write's messages leave only when it is durable, and one write is under way. Whatever arrives
 while the disk is busy shares the next fdatasync. A journal that fails ends the node: `failed` tells, nothing more is sent. Listeners are
-called from inside an input, after everything was handed out. Must not know what a record is. Source: raft.md 5; etcd `raft.Node`.
+called from inside an input, after everything was handed out. A disk that has promised something is deaf at first: it neither votes nor
+acknowledges until the other voters, who may remember more, have had the time to say so. Must not know what a record is.
+Source: raft.md 5; etcd `raft.Node`.
 """
 
 import asyncio
@@ -13,7 +15,8 @@ from typing import Protocol, TypeVar
 
 from controller.errors import QuorumClosed
 from controller.journal import Journal, Recovered
-from controller.raft.core import CoreConfig, RaftCore
+from controller.raft.core import RaftCore
+from controller.raft.core_config import CoreConfig
 from controller.raft.log import RaftLog
 from controller.raft.messages import Base, Message, Write
 from objectstore.histogram import LatencyHistogram
@@ -45,6 +48,9 @@ class RaftNode:
         self._timer_at_ms = 0
         self._writing: asyncio.Future[None] | None = None
         self._writing_since_s = 0.0
+        self._is_deaf = False
+        self.start_number = 0
+        """Of the data directory; 0: not started yet."""
         self.writes = LatencyHistogram()
         """Frames of the journal until they were durable."""
         self.failed: asyncio.Future[None] = self._loop.create_future()
@@ -61,12 +67,15 @@ class RaftNode:
 
     async def start(self, config: CoreConfig, recovered: Recovered, transport: Transport, rng: Random, *, commit: int) -> None:
         """Take part, with a log that `recovered` describes (its base may be newer than the disk's)."""
-        await self.blocking(lambda: self._journal.start(recovered.base))
+        self.start_number = await self.blocking(lambda: self._journal.start(recovered.base))
         log = RaftLog(recovered.base, recovered.entries)
         self._core = RaftCore(config, log, recovered.hard, rng, self.now_ms(), commit=commit)
         self._transport = transport
         if log.members.voters == (config.node_id,) and self._core.is_voter:
             self._core.campaign()
+        elif recovered.hard.term or recovered.entries:
+            self._is_deaf = True
+            self._loop.call_later(config.election_ms / 1_000, self.hear)
         self.pump()
 
     async def close(self) -> None:
@@ -80,9 +89,13 @@ class RaftNode:
         await self.blocking(self._journal.close)
         self._thread.shutdown(wait=False)
 
+    def hear(self) -> None:
+        """No other voter that can be reached knows of a promise that this disk forgot."""
+        self._is_deaf = False
+
     def receive(self, message: Message) -> None:
         """A message of another voter."""
-        if self._core is not None and not self.failed.done():
+        if self._core is not None and not self._is_deaf and not self.failed.done():
             self._core.step(message, self.now_ms())
             self.pump()
 
@@ -129,14 +142,15 @@ class RaftNode:
         self._writing = None
         error = work.exception()
         if error is not None:
-            self._fail(error)
+            self.fail(error)
         elif not self.failed.done():
             took_s = self._loop.time() - self._writing_since_s
             self.writes.observe(took_s * 1_000)
             self.core.persisted(max(1, int(took_s * 1e6)))
             self.pump()
 
-    def _fail(self, error: BaseException) -> None:
+    def fail(self, error: BaseException) -> None:
+        """Send nothing any more; waiters get `error`."""
         if not self.failed.done():
             self.failed.set_exception(error)
             self.failed.exception()

@@ -9,13 +9,14 @@ is, then where the log says, then where the configuration does. Must not look in
 import asyncio
 from collections import deque
 from collections.abc import Callable, Mapping
-from typing import cast
+from logging import ERROR, WARNING
+from typing import NamedTuple, Protocol, cast
 
 import msgspec
 import structlog
 
 from controller.raft.membership import is_impostor, is_meant
-from controller.raft.messages import Endpoint, Members, Message
+from controller.raft.messages import Endpoint, Members, Message, Start
 from controller.rpc.transport import END_OF_STREAM, Channel, RpcFailed, StatusCode, StreamCall, StreamContext
 
 _log = structlog.get_logger()
@@ -38,15 +39,52 @@ GROUP_BYTES = 4 << 20
 
 
 class Hello(msgspec.Struct, frozen=True, array_like=True):
-    """to_directory: the disk that is looked for, empty: any. version: of the sender's members."""
+    """to_directory: the disk that is looked for, empty: any. version: of the sender's members. start: the sender's."""
 
     cluster_id: str
     sender: Endpoint
     to: int
     to_directory: str
     version: int
+    start: Start = Start()
 
 
+class Memory(Protocol):
+    """What is known of promises: see `controller.raft.promises`."""
+
+    @property
+    def begun(self) -> Start: ...
+
+    def refusal(self, member: int, directory: str, start: Start) -> str:
+        """Why what this start of a controller says must not be counted; empty: it may."""
+        ...
+
+    def answered(self, member: int, why: str) -> None:
+        """Another controller has answered `begun`: what this disk forgot; empty: nothing that it knows of."""
+        ...
+
+
+class _NoMemory:
+    """Implements Memory for a controller without a journal."""
+
+    begun = Start()
+
+    def refusal(self, member: int, directory: str, start: Start) -> str:
+        del member, directory, start
+        return ""
+
+    def answered(self, member: int, why: str) -> None:
+        pass
+
+
+class Refused(NamedTuple):
+    """Why a stream may not go on. forgot: its sender's disk lacks what it promised."""
+
+    why: str
+    forgot: bool = False
+
+
+_WELCOME = b""
 _encode = msgspec.msgpack.Encoder().encode
 _hello_decoder = msgspec.msgpack.Decoder(Hello)
 _group_decoder = msgspec.msgpack.Decoder(list[Message])
@@ -67,8 +105,10 @@ class PeerTransport:
         *,
         members: Callable[[], Members] = lambda: _NOBODY,
         introduce: Callable[[Endpoint], None] = lambda _: None,
+        memory: Memory = _NoMemory(),  # noqa: B008 - it has no state
     ) -> None:
         """members: the present ones. introduce: told where somebody is that has called."""
+        self._memory = memory
         self._cluster_id = cluster_id
         self._own = own
         self._peers = dict(peers)
@@ -108,60 +148,62 @@ class PeerTransport:
             return
         try:
             hello = _hello_decoder.decode(cast("bytes", data))
-            why = self._refusal(hello) or await self._listen(hello, context)
+            refused = self._refusal(hello) or await self._listen(hello, context)
         except msgspec.DecodeError as error:
             await context.abort(StatusCode.INVALID_ARGUMENT, f"not a message of a controller: {error}")
             return
-        if why:
-            if why != self._refused:
-                self._refused = why
-                _log.warning("peer_refused", peer=context.peer(), reason=why)
-            await context.abort(StatusCode.PERMISSION_DENIED, why)
+        if refused is not None:
+            if refused.why != self._refused:
+                self._refused = refused.why
+                _log.log(ERROR if refused.forgot else WARNING, "peer_refused", peer=context.peer(), reason=refused.why)
+            await context.abort(StatusCode.DATA_LOSS if refused.forgot else StatusCode.PERMISSION_DENIED, refused.why)
 
-    async def _listen(self, hello: Hello, context: StreamContext) -> str:
+    async def _listen(self, hello: Hello, context: StreamContext) -> Refused | None:
         """Until the stream ends or may not go on; why not."""
         sender = hello.sender
         self._heard[sender.node_id] = sender
         self._introduce(sender)
+        await context.write(_WELCOME)
         try:
             while (data := await context.read()) is not END_OF_STREAM:
                 group = _group_decoder.decode(cast("bytes", data))
-                if why := self._refusal(hello):
-                    return why
+                if refused := self._refusal(hello):
+                    return refused
                 for message in group:
                     if message.sender == sender.node_id:
                         self._receive(message)
-            return ""
+            return None
         finally:
             if self._heard.get(sender.node_id) is sender:
                 del self._heard[sender.node_id]
 
-    def _refusal(self, hello: Hello) -> str:
-        """Members change while a stream lasts: looked at again with every group."""
+    def _refusal(self, hello: Hello) -> Refused | None:
+        """Members and what is known of promises change while a stream lasts: looked at again with every group."""
         own, sender, members = self._own, hello.sender, self._members()
         if hello.cluster_id != self._cluster_id:
-            return f"this controller belongs to cluster {self._cluster_id!r}, not to {hello.cluster_id!r}"
+            return Refused(f"this controller belongs to cluster {self._cluster_id!r}, not to {hello.cluster_id!r}")
         if hello.to != own.node_id or not is_meant(members, own, hello.to_directory, hello.version):
             wanted = f"{hello.to} with directory {hello.to_directory or 'any'}"
-            return f"this is controller {own.node_id} with directory {own.directory}; {sender.node_id} looked for {wanted}"
+            return Refused(f"this is controller {own.node_id} with directory {own.directory}; {sender.node_id} looked for {wanted}")
         if is_impostor(members, sender.node_id, sender.directory, hello.version):
-            return (
+            return Refused(
                 f"controller {sender.node_id} is known with another data directory than {sender.directory}: if the other one is lost, "
                 f"`penstock controller remove {sender.node_id}`, then start this one empty with --join"
             )
-        return ""
+        forgot = self._memory.refusal(sender.node_id, sender.directory, hello.start)
+        return Refused(forgot, forgot=True) if forgot else None
 
     def _sender(self, node_id: int) -> "_Sender | None":
         sender = self._senders.get(node_id)
         if sender is None or sender.is_over:
             if not self._addresses_of(node_id):
                 return None
-            sender = self._senders[node_id] = _Sender(node_id, self._hello_to, self._addresses_of)
+            sender = self._senders[node_id] = _Sender(node_id, self._hello_to, self._addresses_of, self._memory.answered)
         return sender
 
     def _hello_to(self, node_id: int) -> Hello:
         members = self._members()
-        return Hello(self._cluster_id, self._own, node_id, members.endpoint(node_id).directory, members.version)
+        return Hello(self._cluster_id, self._own, node_id, members.endpoint(node_id).directory, members.version, self._memory.begun)
 
     def _addresses_of(self, node_id: int) -> list[str]:
         """Where it may be, the likeliest first; none if it is nobody that we should look for."""
@@ -176,7 +218,14 @@ class PeerTransport:
 class _Sender:
     """One controller as our messages reach it. It ends when nobody knows an address any more."""
 
-    def __init__(self, node_id: int, hello_to: Callable[[int], Hello], addresses_of: Callable[[int], list[str]]) -> None:
+    def __init__(
+        self,
+        node_id: int,
+        hello_to: Callable[[int], Hello],
+        addresses_of: Callable[[int], list[str]],
+        answered: Callable[[int, str], None],
+    ) -> None:
+        self._answered = answered
         self._node_id = node_id
         self._hello_to = hello_to
         self._addresses_of = addresses_of
@@ -211,6 +260,8 @@ class _Sender:
             except (RpcFailed, TimeoutError, asyncio.InvalidStateError) as error:
                 detail = error.details() if isinstance(error, RpcFailed) else type(error).__name__
                 is_refused = isinstance(error, RpcFailed) and error.code() is StatusCode.PERMISSION_DENIED
+                if isinstance(error, RpcFailed) and error.code() is StatusCode.DATA_LOSS:
+                    self._answered(self._node_id, error.details() or "")
                 backoff_s = REFUSED_BACKOFF_S if is_refused else BACKOFF_S
                 if (self._connected and not is_refused) or not was_told:
                     was_told = True
@@ -224,11 +275,11 @@ class _Sender:
             await asyncio.sleep(backoff_s)
 
     async def _send_all(self, call: StreamCall, hello: Hello) -> float:
-        """Until the stream breaks, or the one that we look for has become another one. The other side sends nothing but its end.
+        """Until the stream breaks, or the one that we look for has become another one. The other side sends a welcome and its end.
 
         Returns the seconds until the next attempt.
         """
-        ending = asyncio.get_running_loop().create_task(_end_of(call))
+        ending = asyncio.get_running_loop().create_task(self._end_of(call))
         try:
             await self._write(call, _encode(hello))
             self._connected = True
@@ -263,7 +314,6 @@ class _Sender:
             group.append(message)
         return group
 
-
-async def _end_of(call: StreamCall) -> None:
-    while await call.read() is not END_OF_STREAM:
-        pass
+    async def _end_of(self, call: StreamCall) -> None:
+        while await call.read() is not END_OF_STREAM:
+            self._answered(self._node_id, "")

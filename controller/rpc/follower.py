@@ -2,7 +2,9 @@
 
 Invariants: the image holds committed records only, each once and in order; subscribers are called after every batch with what it touched,
 and the image does not change while they run; `can_write` is false before the controller can have given our partitions away
-(`controller.rpc.lease` has the argument). A subscriber that raises ends the follower: `failed` tells, the process should stop.
+(`controller.rpc.lease` has the argument). The image never goes back: a snapshot that ends before what was applied is refused. The history
+that `penstock controller recover` begins has far larger offsets. A subscriber that raises ends the follower: `failed` tells, the process
+should stop.
 Must not decide what a change means. Source: KRaft `MetadataLoader`, `BrokerLifecycleManager`.
 """
 
@@ -21,7 +23,7 @@ from controller.errors import ControllerError
 from controller.metadata.codec import decode_record
 from controller.metadata.delta import MetadataDelta
 from controller.metadata.image import MetadataImage
-from controller.metadata.records import MetadataOffset
+from controller.metadata.records import ControllerEpoch, MetadataOffset
 from controller.rpc import messages as m
 from controller.rpc.client import ControllerClient
 from controller.rpc.lease import Lease
@@ -41,6 +43,9 @@ BACKOFF_FIRST_S = 0.02
 BACKOFF_MAX_S = 0.25
 """Short: the session's grace is half a second."""
 
+ALARM_INTERVAL_S = 60.0
+"""A controller whose metadata went back is reported this often."""
+
 STOPPING_DETAIL = "stopping"
 """What a controller says that ends its streams in order, after it has stopped to fence."""
 
@@ -49,6 +54,15 @@ Subscriber = Callable[[MetadataDelta, MetadataImage], None]
 
 class FollowerStopped(ControllerError):
     """The follower was stopped or failed; the image does not move any more."""
+
+
+class _OlderSnapshot(ControllerError):
+    """A controller sent a snapshot that ends before what this image has applied."""
+
+    def __init__(self, offset: MetadataOffset, applied: MetadataOffset, *, is_deposed: bool) -> None:
+        super().__init__(f"a snapshot of offset {offset} is refused: {applied} is applied")
+        self.is_deposed = is_deposed
+        """The sender leads an epoch that is over, so that it may lag for a moment."""
 
 
 class MetadataFollower:
@@ -82,6 +96,11 @@ class MetadataFollower:
         """(has session, fenced) as the listeners know it."""
         self._waiters: list[tuple[MetadataOffset, int, asyncio.Future[None]]] = []
         self._waiter_numbers = count()
+        self._epoch = ControllerEpoch(0)
+        """The newest that was heard with what was applied."""
+        self._went_back_at = -ALARM_INTERVAL_S
+        self.went_back = ""
+        """Why the controllers' metadata are refused; empty: they are not."""
         self._backup_offset = MetadataOffset(0)
         self._backup_moved = asyncio.Event()
         self._tasks: list[asyncio.Task[None]] = []
@@ -217,6 +236,9 @@ class MetadataFollower:
                     break
                 heard = True
                 self._take(_decoder.decode(cast("bytes", data)), address)
+        except _OlderSnapshot as error:
+            why = error
+            self._alarm(error, address)
         except (RpcFailed, TimeoutError) as error:
             why = error
         finally:
@@ -247,6 +269,19 @@ class MetadataFollower:
         if heard:
             _log.info("metadata_stream_broken", controller=address, detail=detail, offset=self._image.end_offset)
 
+    def _alarm(self, error: _OlderSnapshot, address: str) -> None:
+        if error.is_deposed:
+            return
+        self.went_back = f"the controller at {address} serves older metadata than were applied here: {error}"
+        if self._now() - self._went_back_at >= ALARM_INTERVAL_S:
+            self._went_back_at = self._now()
+            _log.error(
+                "metadata_went_back",
+                controller=address,
+                detail=str(error),
+                next="stop all controllers: committed metadata are missing. See 'A controller's data directory' in docs/operations.md",
+            )
+
     async def _send_heartbeats(self, call: StreamCall) -> None:
         node = self._node
         for heartbeat in count(1):
@@ -258,6 +293,9 @@ class MetadataFollower:
             await asyncio.sleep(min(self._interval_s, self._lease.heartbeat_s_max))
 
     def _take(self, batch: m.MetadataBatch, address: str) -> None:
+        """Raises _OlderSnapshot."""
+        if batch.snapshot and batch.base_offset < self._image.end_offset:
+            raise _OlderSnapshot(batch.base_offset, self._image.end_offset, is_deposed=batch.controller_epoch < self._epoch)
         self._client.learn(batch.controllers)
         self._committed, self._heard_at = batch.end_offset, self._now()
         if batch.session_timeout_ms:
@@ -289,6 +327,8 @@ class MetadataFollower:
             raise ControllerError(f"the controller sent records from {batch.base_offset}, the image ends at {image.end_offset}")
         records = [decode_record(raw) for raw in batch.records]
         image.apply_all(records)
+        self._epoch = max(self._epoch, batch.controller_epoch)
+        self.went_back = ""
         if records or delta is not None:
             delta = delta or MetadataDelta.of(records)
             for subscriber in self._subscribers:

@@ -52,12 +52,15 @@ About = Callable[[Any, float | None], Awaitable[Reply[Any]]]
 
 CopyImage = Callable[[], Awaitable[tuple[ImageCopy, MetadataOffset]]]
 
+CopyStandby = Callable[[], tuple[ImageCopy, MetadataOffset] | None]
+"""None: there is no image that holds committed records only."""
+
 
 @dataclass(frozen=True, slots=True)
 class Lead:
     """What answers requests and keeps sessions while this controller leads. methods: by the name of the request's class.
 
-    backup_offset: everything below it is in the store.
+    backup_offset: everything below it is in the store, for a recovery and for readers.
     """
 
     runtime: Runtime
@@ -95,7 +98,7 @@ class ControllerService:
         quorum: Quorum,
         requests: Sequence[type[Message]],
         *,
-        standby: CopyImage,
+        standby: CopyStandby,
         raft: StreamHandler,
         now: MonotonicClock,
         now_ms: WallClock,
@@ -236,8 +239,13 @@ class ControllerService:
         return Reply(status=Status.NOT_LEADER, detail=leader, controller_epoch=self._quorum.leadership.epoch)
 
     async def _copy_image(self) -> tuple[ImageCopy, MetadataOffset]:
-        lead = self._lead
-        return await (self._standby() if lead is None else lead.runtime.between(copy_image))
+        """Raises _StreamRefused while a reign begins or ends: the image belongs to the writer then and may hold uncommitted records."""
+        if self._lead is not None:
+            return await self._lead.runtime.between(copy_image)
+        copied = self._standby()
+        if copied is None:
+            raise _StreamRefused(StatusCode.FAILED_PRECONDITION, self._quorum.leadership.address)
+        return copied
 
     # --- Follow ---------------------------------------------------------------------------------------------------------------------
 

@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from random import Random
 from typing import Any
 
-from controller.identity import Identity
+from controller.identity import _JOURNAL, Identity
 from controller.journal import Recovered, parse_frame
 from controller.raft.messages import HardState
 from tests.sim.loop import Process
@@ -38,8 +38,23 @@ class _Names:
     synced: bool
 
 
-_Operation = tuple[_Inode, int] | _Names
-"""A file synced up to a length, or the names as they are then."""
+@dataclass(frozen=True, slots=True)
+class _Noted:
+    """The number of the journal's newest segment, beside the journal."""
+
+    number: str
+
+
+_Operation = tuple[_Inode, int] | _Names | _Noted
+"""A file synced up to a length, the names as they are then, or a note."""
+
+
+@dataclass(frozen=True, slots=True)
+class DiskCopy:
+    """What a copy of the volume holds."""
+
+    files: dict[str, bytes]
+    identity: dict[str, str]
 
 
 class Disk:
@@ -51,6 +66,7 @@ class Disk:
         self.slow_factor = 1.0
         self.failing = False
         self.identity: dict[str, str] = {}
+        self._durable_note = ""
         self.names: dict[str, _Inode] = {}
         self._durable_names: dict[str, _Inode] = {}
         self._unsynced_names: list[dict[str, _Inode]] = []
@@ -85,10 +101,16 @@ class Disk:
         for inode in self.names.values():
             self._tear(inode)
         self._durable_names = dict(self.names)
+        self.identity[_JOURNAL] = self._durable_note
+        self._read_again()
         self._read_again()
 
     def sync_file(self, inode: _Inode) -> None:
         self._under_way.append((inode, len(inode.data)))
+
+    def note_journal(self, number: str) -> None:
+        self.identity[_JOURNAL] = number
+        self._under_way.append(_Noted(number))
 
     def note_names(self, *, synced: bool) -> None:
         """A name came, went or changed, or all of them shall be durable."""
@@ -96,7 +118,9 @@ class Disk:
 
     def _carry_out(self, count: int) -> None:
         for operation in self._under_way[:count]:
-            if not isinstance(operation, _Names):
+            if isinstance(operation, _Noted):
+                self._durable_note = operation.number
+            elif not isinstance(operation, _Names):
                 inode, size_bytes = operation
                 inode.synced_bytes = max(inode.synced_bytes, size_bytes)
                 self._parse(inode)
@@ -236,11 +260,17 @@ class _Identity(Identity):
         self.is_new = not self.cluster_id
         self.directory_id = self._read("directory_id")
 
+    def __str__(self) -> str:
+        return "directory"
+
     def close(self) -> None:
         pass
 
     def joined(self) -> None:
         self._disk.identity.pop("joining", None)
+
+    def note_journal(self, number: int) -> None:
+        self._disk.note_journal(str(number))
 
     def _read(self, name: str) -> str:
         return self._disk.identity.get(name, "")

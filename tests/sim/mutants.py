@@ -280,8 +280,9 @@ def _uncommitted_records_are_served() -> list[Patch]:
 
 
 def _image_not_rebuilt_after_a_reign() -> list[Patch]:
-    async def rebuild(_: Standby) -> None:
+    async def rebuild(self: Standby) -> None:
         await asyncio.sleep(0)
+        self._is_handed_over = False
 
     return [(Standby, "rebuild", rebuild)]
 

@@ -23,6 +23,7 @@ from controller.rpc.transport import END_OF_STREAM, REQUEST_ID_KEY, Metadata, Rp
 from tests.sim.loop import PROCESS, Process, process_name
 
 _RECONNECT_S = 0.05
+_NO_MESSAGES = encode_group([])
 
 
 def _host(address: str) -> str:
@@ -90,8 +91,8 @@ class Network:
     def chance(self, factor: float = 1.0) -> bool:
         return self.rng.random() < self.lossy * factor
 
-    def send_raft(self, sender: Process, address: str, hello: Hello, message: Message) -> None:
-        """A message between voters: lost, doubled, overtaken by later ones."""
+    def send_raft(self, sender: Process, address: str, hello: Hello, message: Message, answered: Callable[[int, str], None]) -> None:
+        """A message between voters: lost, doubled, overtaken by later ones. The stream in which it travels may be refused."""
         sender.controller.metadata.says(message)
         if isinstance(message, TimeoutNow) and self.on_handover is not None:
             self.on_handover()
@@ -101,12 +102,20 @@ class Network:
         data = encode_group([message])
         loop = asyncio.get_running_loop()
         for _ in range(2 if self.chance() else 1):
-            loop.call_later(self.delay_s(), self._arrive, sender, address, hello, data, context=Context())
+            loop.call_later(self.delay_s(), self.arrive, sender, address, hello, data, answered, context=Context())
 
-    def _arrive(self, sender: Process, address: str, hello: Hello, data: bytes) -> None:
+    def arrive(self, sender: Process, address: str, hello: Hello, data: bytes, answered: Callable[[int, str], None]) -> None:
+        """The hello of a controller and what comes behind it reach another one. The answer takes no time, but needs the way back."""
         listener = self.listeners.get(address)
-        if listener is not None and listener.raft is not None and not self.links.blocked(sender.link, listener.process.link):
-            asyncio.get_running_loop().call_soon(_receive, listener.raft.__self__, hello, data, context=listener.process.context())
+        if listener is None or listener.raft is None or self.links.blocked(sender.link, listener.process.link):
+            return
+        other = listener.process
+
+        def answer(why: str) -> None:
+            if not self.links.blocked(other.link, sender.link):
+                asyncio.get_running_loop().call_soon(answered, hello.to, why, context=sender.context())
+
+        asyncio.get_running_loop().call_soon(_receive, listener.raft.__self__, hello, data, answer, context=other.context())
 
     def register_stream(self, stream: "SimStreamCall") -> None:
         self._serial += 1
@@ -127,10 +136,15 @@ class Network:
                 stream.server_died()
 
 
-def _receive(peers: PeerTransport, hello: Hello, data: bytes) -> None:
-    """As `PeerTransport.serve` does with a stream that has one message."""
-    if peers._refusal(hello):
+def _receive(peers: PeerTransport, hello: Hello, data: bytes, answer: Callable[[str], None]) -> None:
+    """As `PeerTransport.serve` does with a stream that has one message, or none yet."""
+    refused = peers._refusal(hello)
+    if refused is not None:
+        if refused.forgot:
+            answer(refused.why)
         return
+    if data is _NO_MESSAGES:
+        answer("")
     sender = hello.sender
     if peers._heard.get(sender.node_id) != sender:
         peers._heard[sender.node_id] = sender
@@ -144,14 +158,23 @@ class SimRaftSender:
 
     is_over = False
 
-    def __init__(self, node_id: int, hello_to: Callable[[int], Hello], addresses_of: Callable[[int], list[str]]) -> None:
+    def __init__(
+        self,
+        node_id: int,
+        hello_to: Callable[[int], Hello],
+        addresses_of: Callable[[int], list[str]],
+        answered: Callable[[int, str], None],
+    ) -> None:
         process = PROCESS.get()
         assert process is not None, "a controller belongs to a process"
+        self._answered = answered
+        self._is_welcome = False
         self._process = process
         self._node_id = node_id
         self._hello_to = hello_to
         self._addresses_of = addresses_of
         self._stopped = False
+        self._greet()
 
     async def stop(self) -> None:
         self._stopped = True
@@ -159,7 +182,25 @@ class SimRaftSender:
     def offer(self, message: Message) -> None:
         addresses = self._addresses_of(self._node_id)
         if addresses and not self._stopped:
-            self._process.network.send_raft(self._process, addresses[0], self._hello_to(self._node_id), message)
+            self._process.network.send_raft(self._process, addresses[0], self._hello_to(self._node_id), message, self._hear)
+
+    def _greet(self) -> None:
+        """Dial until the stream is taken: it begins before there is anything to say."""
+        addresses = self._addresses_of(self._node_id)
+        if self._is_welcome or self._stopped or self._process.dead:
+            return
+        loop, network = asyncio.get_running_loop(), self._process.network
+        if addresses:
+            hello = self._hello_to(self._node_id)
+            loop.call_later(
+                network.latency_ms / 1000, network.arrive, self._process, addresses[0], hello, _NO_MESSAGES, self._hear, context=Context()
+            )
+        loop.call_later(max(_RECONNECT_S, 3 * network.latency_ms / 1000), self._greet)
+
+    def _hear(self, member: int, why: str) -> None:
+        self._is_welcome = self._is_welcome or not why
+        if not self._stopped:
+            self._answered(member, why)
 
 
 class SimListener:

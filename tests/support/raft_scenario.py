@@ -26,7 +26,8 @@ from pathlib import Path
 from random import Random
 
 from controller.raft import membership
-from controller.raft.core import CoreConfig, RaftCore
+from controller.raft.core import RaftCore
+from controller.raft.core_config import CoreConfig
 from controller.raft.log import RaftLog
 from controller.raft.messages import Base, Entry, HardState, Members, Message, Write
 

@@ -84,6 +84,8 @@ CORES = (
     "controller/raft/log.py",
     "controller/raft/membership.py",
     "controller/raft/core.py",
+    "controller/raft/core_config.py",
+    "controller/raft/promises.py",
     "controller/raft/volume.py",
     "objectstore/errors.py",
     "deploy/config/definition.py",

@@ -12,7 +12,8 @@ from dataclasses import dataclass, field
 from random import Random
 
 from controller.raft import membership
-from controller.raft.core import CoreConfig, RaftCore
+from controller.raft.core import RaftCore
+from controller.raft.core_config import CoreConfig
 from controller.raft.log import RaftLog
 from controller.raft.messages import AppendReply, Base, Endpoint, Entry, HardState, Members, Message, VoteReply, Write
 from tests.sim.raft.checks import Checks, Violation

@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from controller.directory import LocalFiles
-from controller.errors import JournalCorrupt
+from controller.errors import JournalCorrupt, JournalForgot
 from controller.journal import Journal, Recovered
 from controller.raft.messages import Base, Entry, HardState, Members
 
@@ -15,9 +15,20 @@ ENTRIES = [Entry(1, 1, 0, [b"a"]), Entry(2, 1, 1, [b"bb", b"ccc"]), Entry(3, 2, 
 STATES = [HardState(1, 0), HardState(1, 0), HardState(2, 1)]
 
 
+class Owner:
+    """Implements `controller.directory.JournalOwner` in memory."""
+
+    def __init__(self, directory_id: str = "d", journal_number: int = 0) -> None:
+        self.directory_id = directory_id
+        self.journal_number = journal_number
+
+    def note_journal(self, number: int) -> None:
+        self.journal_number = number
+
+
 def write(directory: Path) -> tuple[Path, list[int]]:
     """A journal of three frames; the file and its length after each of them."""
-    journal = Journal(LocalFiles(directory))
+    journal = Journal(LocalFiles(directory), Owner())
     journal.open()
     journal.start(BASE)
     path = next(directory.glob("*.journal"))
@@ -30,7 +41,7 @@ def write(directory: Path) -> tuple[Path, list[int]]:
 
 
 def reopen(directory: Path) -> Recovered:
-    return Journal(LocalFiles(directory)).open()
+    return Journal(LocalFiles(directory), Owner()).open()
 
 
 def test_everything_appended_is_there_after_a_restart(tmp_path: Path) -> None:
@@ -46,7 +57,7 @@ def test_a_file_cut_at_every_byte_recovers_to_the_last_whole_frame(tmp_path: Pat
         directory.mkdir()
         (directory / path.name).write_bytes(whole[:length])
         count = sum(size <= length for size in sizes) - 1
-        journal = Journal(LocalFiles(directory))
+        journal = Journal(LocalFiles(directory), Owner())
         recovered = journal.open()
         assert recovered.entries == ENTRIES[:count]
         assert recovered.hard == (STATES[count - 1] if count else HardState())
@@ -83,7 +94,7 @@ def test_a_flipped_bit_is_refused_unless_it_is_in_the_last_frame(tmp_path: Path)
 def test_damage_in_an_older_segment_and_a_missing_segment_are_refused(tmp_path: Path) -> None:
     path, _ = write(tmp_path)
     for _ in range(2):
-        journal = Journal(LocalFiles(tmp_path))
+        journal = Journal(LocalFiles(tmp_path), Owner())
         journal.open()
         journal.start(BASE)
         journal.close()
@@ -99,7 +110,7 @@ def test_damage_in_an_older_segment_and_a_missing_segment_are_refused(tmp_path: 
 
 
 def test_a_rewritten_index_replaces_everything_behind_it(tmp_path: Path) -> None:
-    journal = Journal(LocalFiles(tmp_path))
+    journal = Journal(LocalFiles(tmp_path), Owner())
     journal.open()
     journal.start(BASE)
     journal.append(HardState(1, 0), None, ENTRIES[:2])
@@ -111,7 +122,7 @@ def test_a_rewritten_index_replaces_everything_behind_it(tmp_path: Path) -> None
 
 def test_a_snapshot_replaces_a_log_that_it_does_not_continue(tmp_path: Path) -> None:
     write(tmp_path)
-    journal = Journal(LocalFiles(tmp_path))
+    journal = Journal(LocalFiles(tmp_path), Owner())
     journal.open()
     journal.start(BASE)
     ahead = Base(9, 4, 20, MEMBERS)
@@ -122,7 +133,7 @@ def test_a_snapshot_replaces_a_log_that_it_does_not_continue(tmp_path: Path) -> 
 
 def test_segments_behind_a_snapshot_are_deleted_and_the_hard_state_survives(tmp_path: Path) -> None:
     write(tmp_path)
-    journal = Journal(LocalFiles(tmp_path))
+    journal = Journal(LocalFiles(tmp_path), Owner())
     journal.open()
     journal.start(BASE)
     journal.append(None, None, [Entry(4, 2, 4, [b"e"])])
@@ -137,10 +148,10 @@ def test_segments_behind_a_snapshot_are_deleted_and_the_hard_state_survives(tmp_
 
 def test_entries_behind_a_dropped_part_outlive_the_segments_before_theirs(tmp_path: Path) -> None:
     entries = [Entry(index, 1, index - 1, [b"%d" % index]) for index in range(1, 10)]
-    journal = Journal(LocalFiles(tmp_path))
+    journal = Journal(LocalFiles(tmp_path), Owner())
     for first in (0, 3, 6):
         journal.close()
-        journal = Journal(LocalFiles(tmp_path))
+        journal = Journal(LocalFiles(tmp_path), Owner())
         journal.open()
         journal.start(BASE)
         for entry in entries[first : first + 3]:
@@ -153,3 +164,56 @@ def test_entries_behind_a_dropped_part_outlive_the_segments_before_theirs(tmp_pa
     min(tmp_path.glob("*.journal")).unlink()
     with pytest.raises(JournalCorrupt, match="entries begin at 7 behind base 4"):
         reopen(tmp_path)
+
+
+def begun(directory: Path, owner: Owner) -> None:
+    journal = Journal(LocalFiles(directory), owner)
+    journal.open()
+    journal.start(BASE)
+    journal.append(HardState(1, 0), None, ENTRIES[:1])
+    journal.close()
+
+
+def test_a_journal_that_was_emptied_does_not_open(tmp_path: Path) -> None:
+    owner = Owner()
+    begun(tmp_path, owner)
+    for path in tmp_path.iterdir():
+        path.unlink()
+    with pytest.raises(JournalForgot, match=r"the journal is empty.*penstock controller remove.*empty data directory"):
+        Journal(LocalFiles(tmp_path), owner).open()
+
+
+def test_a_journal_restored_from_a_copy_of_an_earlier_start_does_not_open(tmp_path: Path) -> None:
+    owner = Owner()
+    begun(tmp_path, owner)
+    copy = {path.name: path.read_bytes() for path in tmp_path.iterdir()}
+    begun(tmp_path, owner)
+    for path in tmp_path.iterdir():
+        path.unlink()
+    for name, data in copy.items():
+        (tmp_path / name).write_bytes(data)
+    with pytest.raises(JournalForgot, match="segment 1 is the newest, segment 2 was begun before"):
+        Journal(LocalFiles(tmp_path), owner).open()
+
+
+def test_a_journal_of_another_directory_does_not_open(tmp_path: Path) -> None:
+    begun(tmp_path, Owner("one"))
+    with pytest.raises(JournalForgot, match="belongs to data directory one, this is other"):
+        Journal(LocalFiles(tmp_path), Owner("other")).open()
+
+
+def test_a_crash_before_the_segment_is_noted_loses_nothing(tmp_path: Path) -> None:
+    begun(tmp_path, Owner())
+    assert Journal(LocalFiles(tmp_path), Owner(journal_number=0)).open().entries == ENTRIES[:1]
+
+
+def test_a_corrupt_journal_says_that_the_controller_has_to_join_again(tmp_path: Path) -> None:
+    path, sizes = write(tmp_path)
+    data = bytearray(path.read_bytes())
+    data[sizes[0] + 20] ^= 1
+    path.write_bytes(data)
+    with pytest.raises(JournalCorrupt) as failure:
+        reopen(tmp_path)
+    assert "penstock controller remove" in str(failure.value)
+    assert "empty data directory" in str(failure.value)
+    assert "Do not repair, move or restore" in str(failure.value)

@@ -10,7 +10,7 @@ from structlog.testing import capture_logs
 from support.controller_cluster import until
 from support.controller_quorum import Quorum
 
-from controller.errors import QuorumChangeRefused
+from controller.errors import JournalForgot, QuorumChangeRefused
 from controller.main import ControllerServer
 from controller.raft.core import Role
 from controller.rpc import messages as m
@@ -144,6 +144,49 @@ async def test_a_lost_disk_is_replaced_by_removing_and_adding_its_controller(quo
     leader = await quorum.leader()
     assert {leader, lost} | {other} == {0, 1, 2}
     await client.close()
+
+
+async def test_a_data_directory_restored_from_a_copy_does_not_vote_and_joins_again_empty(quorum: Quorum, tmp_path: Path) -> None:
+    client = quorum.client()
+    await until_disks_are_known(client)
+    leader = await quorum.leader()
+    victim, other = (number for number in range(3) if number != leader)
+    await put(client, "in the copy")
+    directory = quorum.configs[victim].data_dir
+    shutil.copytree(directory, tmp_path / "copy")
+    # Only the leader and the victim have what comes now.
+    quorum.cut_off(other)
+    await put(client, "acknowledged")
+    await quorum.stop_one(victim)
+    shutil.rmtree(directory)
+    shutil.copytree(tmp_path / "copy", directory)
+    restored = await quorum.start_one(victim)
+    assert restored.failed is not None
+    with pytest.raises(JournalForgot, match=r"it acknowledged entries up to .*penstock controller remove"):
+        await asyncio.wait_for(asyncio.shield(restored.failed), WAIT_S)
+    await quorum.stop_one(victim)
+    with pytest.raises(JournalForgot, match="empty data directory"):
+        await quorum.start_one(victim)
+    quorum.heal()
+    newcomer = await quorum.start_newcomer(victim, [quorum.addresses[leader], quorum.addresses[other]])
+    await until_removed(client, victim)
+    await until(lambda: role(newcomer) == "learner")
+    await add(client, str(victim))
+    await until(lambda: role(newcomer) == "voter")
+    assert await get(client, "acknowledged") == b"v"
+    await client.close()
+
+
+async def until_removed(client: ControllerClient, number: int) -> None:
+    """The leader refuses until it has heard from the voters that would be left."""
+    async with asyncio.timeout(WAIT_S):
+        while True:
+            try:
+                await remove(client, number)
+            except QuorumChangeRefused:
+                await asyncio.sleep(0.02)
+            else:
+                return
 
 
 async def until_disks_are_known(client: ControllerClient) -> None:

@@ -15,7 +15,7 @@ from controller.metadata.image import MetadataImage
 from controller.metadata.records import ClusterRecord, ControllerEpoch, MetadataOffset
 from controller.metadata.snapshot import ImageCopy
 from controller.quorum import RaftQuorum
-from controller.raft.core import CoreConfig
+from controller.raft.core_config import CoreConfig
 from controller.raft.messages import Base, Members, Message
 from controller.snapshots import SnapshotStore
 from controller.standby import Standby
@@ -34,7 +34,11 @@ def offset(number: int) -> MetadataOffset:
 
 
 def make(directory: Path) -> RaftQuorum:
-    return RaftQuorum(LocalDirectory(directory), CoreConfig(0), {0: "here:1"}, Random(1))
+    opened = LocalDirectory(directory)
+    identity = opened.open()
+    identity.claim("c", joins=False)
+    identity.close()  # the lock alone: several quorums of one test follow each other
+    return RaftQuorum(opened, identity, CoreConfig(0), {0: "here:1"}, Random(1))
 
 
 async def begin(quorum: RaftQuorum, snapshot: Base | None = None) -> ControllerEpoch:

@@ -13,9 +13,11 @@ from controller.config import ControllerConfig
 from controller.errors import InvalidConfig, NotLeader, QuorumClosed
 from controller.managers.result import Result
 from controller.metadata.records import KeyValueRecord
+from controller.quorum import RaftQuorum
 from controller.rpc import messages as m
 from controller.rpc.client import ControllerClient
 from controller.rpc.follower import MetadataFollower
+from controller.snapshots import LoadedSnapshot, SnapshotStore
 
 
 @pytest.fixture
@@ -99,6 +101,42 @@ async def test_a_leader_that_is_cut_off_commits_nothing_and_answers_nothing(quor
         await until(lambda a=reached, b=own: a.committed_offset == b.committed_offset)
     assert await get(client, "lost") is None
     assert await get(client, "after") == b"v"
+    await client.close()
+
+
+async def test_a_deposed_leader_serves_no_image_until_it_has_loaded_one_anew(quorum: Quorum, monkeypatch: pytest.MonkeyPatch) -> None:
+    client = quorum.client()
+    await put(client, "before")
+    old = await quorum.leader()
+    server, loading = quorum.servers[old], asyncio.Event()
+    runtime = server.runtime
+    assert runtime is not None
+    load_newest = SnapshotStore.load_newest
+
+    async def load_when_allowed(self: SnapshotStore) -> LoadedSnapshot | None:
+        await loading.wait()
+        return await load_newest(self)
+
+    monkeypatch.setattr(SnapshotStore, "load_newest", load_when_allowed)
+    quorum.cut_off(old)
+    with pytest.raises((NotLeader, QuorumClosed)):
+        await runtime.submit("Lost", lambda _image, _now: Result([KeyValueRecord("lost", b"x")]))
+    await until(lambda: not server.is_leading)
+    # An observer that the log does not reach: it needs a snapshot of the image.
+    assert server.quorum is not None
+    monkeypatch.setattr(RaftQuorum, "first_offset", property(lambda self: self.committed_offset))
+    observer_client = ControllerClient([quorum.addresses[old]])
+    observer = MetadataFollower(observer_client)
+    with pytest.raises(TimeoutError):
+        await observer.start(1.0)
+    assert observer.image.kv.get("lost") is None
+    assert server.why_not_following() == ["the image is loaded anew, because this controller has led"]
+    loading.set()
+    await until(lambda: observer.image.kv.get("before") is not None)
+    assert observer.image.kv.get("lost") is None
+    quorum.heal()
+    await observer.stop()
+    await observer_client.close()
     await client.close()
 
 

@@ -7,7 +7,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from controller.raft import membership, quorum
-from controller.raft.core import CoreConfig, RaftCore, Role
+from controller.raft.core import RaftCore, Role
+from controller.raft.core_config import CoreConfig
 from controller.raft.log import RaftLog
 from controller.raft.messages import (
     Append,

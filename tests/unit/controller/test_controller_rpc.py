@@ -20,6 +20,7 @@ from controller.rpc import messages as m
 from controller.rpc.client import ControllerClient
 from controller.rpc.follower import FollowerStopped, MetadataFollower
 from controller.rpc.transport import REQUEST_ID_KEY, Channel
+from objectstore.memory import MemoryStore
 from stream.errors import NotContiguous, StreamFenced, StreamNotClosed, WalFenced
 from stream.ids import Millis, NodeId, Offset, StreamEpoch, StreamId, WalSequence
 from stream.keys import wal_key
@@ -279,6 +280,32 @@ async def test_a_follower_begins_with_a_snapshot_when_the_log_is_gone_and_so_doe
     await broker.client.put_key_value(m.PutKeyValue(key="k3", value=b"v"))
     assert broker.image.kv.get("k1") == b"v"
     broker.image.check_invariants()
+
+
+async def test_a_follower_refuses_metadata_that_went_back(start: Start, tmp_path: Path) -> None:
+    """Another controller under the same address and cluster id has fewer records."""
+    cluster = await start(cluster_id="same")
+    broker = await cluster.broker()
+    await topic(broker, "orders")
+    client = cluster.client()
+    observer = MetadataFollower(client)
+    await observer.start(5.0)
+    applied = observer.offset
+    await cluster.server.stop()
+    config = msgspec.structs.replace(cluster.config, data_dir=tmp_path / "other", listeners=(f"127.0.0.1:{cluster.server.port}",))
+    other = ControllerServer(config, MemoryStore())
+    await other.start()
+    await until(lambda: observer.went_back)
+    assert "older metadata" in observer.went_back
+    assert observer.offset == applied
+    assert observer.image.topics.by_name("orders") is not None
+    assert not observer.failed.done(), "it keeps asking: the right controller may come back"
+    await other.stop()
+    cluster.server = ControllerServer(msgspec.structs.replace(cluster.config, listeners=config.listeners), cluster.store)
+    await cluster.server.start()
+    await until(lambda: not observer.went_back)
+    await observer.stop()
+    await client.close()
 
 
 async def test_a_lost_volume_is_rebuilt_from_the_snapshot_of_the_named_cluster(start: Start, tmp_path: Path) -> None:

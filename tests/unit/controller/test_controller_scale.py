@@ -13,7 +13,7 @@ from controller.managers.result import Result
 from controller.metadata.codec import encode_record
 from controller.metadata.records import PartitionRecord, Record, StreamOpened
 from controller.metadata.topics import NO_LEADER, leader_of
-from controller.raft.core import CoreConfig
+from controller.raft.core_config import CoreConfig
 from controller.raft.transport import GROUP_BYTES
 from controller.rpc.messages import (
     AlterReassignments,
