@@ -56,6 +56,7 @@ from objectstore.metered import StoreStats
 from objectstore.ports import ObjectStore
 from objectstore.probe import probe_conditional_writes
 from stream.block_cache import BlockCache
+from stream.clock import WallClock, steady
 from stream.compaction.merge import Merger
 from stream.compaction.plan import CompactionConfig
 from stream.config import StreamConfig
@@ -133,6 +134,10 @@ class Broker:
 
     def now_ms(self) -> Millis:
         return Millis(time.time_ns() // 1_000_000)
+
+    def _steady_clock(self) -> WallClock:
+        """For coordinators: members and transactions do not time out because the wall clock of this machine is set."""
+        return steady(self.now_ms, asyncio.get_running_loop().time)
 
     def can_write(self) -> bool:
         return self.follower.can_write() and not self.storage.fenced
@@ -281,7 +286,7 @@ class Broker:
             offsets_retention_ms=self.config.offsets_retention_minutes * 60_000,
         )
         self.groups = GroupCoordinator(
-            TopicLog(self, OFFSETS_TOPIC), limits, now_ms=self.now_ms, new_member_id=lambda client_id: f"{client_id}-{uuid4()}"
+            TopicLog(self, OFFSETS_TOPIC), limits, now_ms=self._steady_clock(), new_member_id=lambda client_id: f"{client_id}-{uuid4()}"
         )
         self._parts.callback(self.groups.close)
 
@@ -292,7 +297,7 @@ class Broker:
             TopicLog(self, TRANSACTIONS_TOPIC),
             MarkerSender(self._leader_of, peers.write),
             TransactionLimits(timeout_max_ms=self.config.transaction_max_timeout_ms),
-            now_ms=self.now_ms,
+            now_ms=self._steady_clock(),
             allocate_producer_id=self.producer_ids.allocate,
             tick_interval_ms=self.config.transaction_abort_timed_out_transaction_cleanup_interval_ms,
         )

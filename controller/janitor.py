@@ -1,12 +1,13 @@
 """Takes bytes out of the store that nothing needs any more: destroyed objects, and what is left of WALs that ended.
 
-Invariants: an object's bytes go only after the read grace since its destruction was *committed*, and `ObjectRemoved` follows only after the
-store confirmed; a crash between repeats the delete, which is idempotent. No byte goes before the record that allows it is in the backup: a
-recovery from the store finds everything that its image refers to, and every slot that is not committed there (ADR 0013). Of an ended WAL,
-slots that are registered as objects stay, and so does the slot at which it ended and everything that could be taken for its fence: a fence
-must outlive every paused writer. What a lease or the newest manifest may still need stays as well (`holds`). Must not delete by LIST
-anywhere else. Cost: one DELETE request per 1,000 objects; one LIST of the leases while something is due; one LIST per ended WAL and start.
-Source: AutoMQ `S3ObjectControlManager` deletion, DESIGN.md 4 (6-7).
+Invariants: an object's bytes go only after the read grace since its destruction was *committed*, by this process's monotonic clock, and
+`ObjectRemoved` follows only after the store confirmed; a crash between repeats the delete, which is idempotent. No byte goes before the
+record that allows it is in the backup: a recovery from the store finds everything that its image refers to, and every slot that is not
+committed there (ADR 0013). Of an ended WAL, slots that are registered as objects stay, and so does the slot at which it ended and
+everything that could be taken for its fence: a fence must outlive every paused writer. What a lease or the newest manifest may still need
+stays as well (`holds`). The manifest is asked before the leases: a reader that wrote its lease and then finds its root to be the newest is
+safe. Must not delete by LIST anywhere else. Cost: one DELETE request per 1,000 objects; one LIST of the leases while something is due; one
+LIST per ended WAL and start. Source: AutoMQ `S3ObjectControlManager` deletion, DESIGN.md 4 (6-7).
 """
 
 import asyncio
@@ -22,18 +23,19 @@ from controller.metadata.image import MetadataImage
 from controller.metadata.records import MetadataOffset
 from controller.rpc.messages import Status
 from controller.runtime import Runtime
+from controller.timeline import Timeline
 from objectstore.errors import ObjectStoreError
 from objectstore.ports import DELETE_BATCH_COUNT, ObjectStore
-from stream.clock import WallClock
-from stream.ids import Millis, ObjectId, WalSequence
+from stream.clock import MonotonicClock
+from stream.ids import ObjectId, WalSequence
 from stream.keys import parse_wal_key, wal_prefix
 from stream.ports import WalIdentity
 
 _log = structlog.get_logger()
 WALS_PER_ROUND_MAX = 20
 
-Hold = Callable[[Millis], Awaitable[Millis | None]]
-"""Given now: what was destroyed at the answer or later must stay. None: nothing has to. An ObjectStoreError: nothing may be deleted."""
+Hold = Callable[[], Awaitable[int | None]]
+"""What was destroyed at this offset of the log or later must stay. None: nothing has to. An ObjectStoreError: nothing may be deleted."""
 
 
 class Janitor:
@@ -45,17 +47,23 @@ class Janitor:
         runtime: Runtime,
         backup: Backup,
         store: ObjectStore,
-        now_ms: WallClock,
         *,
+        timeline: Timeline,
+        now: MonotonicClock,
         holds: Sequence[Hold] = (),
+        shown: Hold | None = None,
     ) -> None:
+        """holds: for objects. shown: for slots of WALs that ended; those obey no lease."""
         self._config = config
         self._runtime = runtime
         self._backup = backup
         self._store = store
-        self._now_ms = now_ms
+        self._timeline = timeline
+        self._now = now
         self._holds = holds
-        self._seen_ended: dict[WalIdentity, Millis] = {}
+        self._shown = shown
+        self._seen_ended: dict[WalIdentity, tuple[float, MetadataOffset]] = {}
+        """When each was first seen, and where the log ended then."""
         self._cleaned: set[WalIdentity] = set()
 
     async def run(self) -> None:
@@ -73,16 +81,18 @@ class Janitor:
 
     async def delete_destroyed(self) -> int:
         """One batch of objects whose grace is over. -> how many; 0: nothing is due."""
-        now_ms, grace_ms, late_ms = self._now_ms(), self._config.read_grace_ms, self._config.late_put_grace_ms
+        grace_ms, late_ms = self._config.read_grace_ms, self._config.late_put_grace_ms
 
-        def due(image: MetadataImage) -> tuple[list[tuple[ObjectId, str, Millis]], MetadataOffset]:
-            states = deletable(image, now_ms, grace_ms, late_ms, DELETE_BATCH_COUNT)
-            return [(state.object_id, state.key, state.since_ms) for state in states], image.end_offset
+        def due(image: MetadataImage) -> tuple[list[tuple[ObjectId, str, MetadataOffset]], MetadataOffset]:
+            now = self._now()
+            self._timeline.note(image.end_offset, now)
+            states = deletable(image, lambda offset: self._timeline.age_s(offset, now), grace_ms, late_ms, DELETE_BATCH_COUNT)
+            return [(state.object_id, state.key, state.since) for state in states], image.end_offset
 
         objects, offset = await self._runtime.between(due)
         for hold in self._holds if objects else ():
-            keep_from_ms = await hold(now_ms)
-            objects = [found for found in objects if keep_from_ms is None or found[2] < keep_from_ms]
+            keep_from = await hold()
+            objects = [found for found in objects if keep_from is None or found[2] < keep_from]
         if not objects:
             return 0
         await self._backed_up(offset)
@@ -99,13 +109,16 @@ class Janitor:
             wals = [(wal.writer, wal.end) for wal in image.nodes.wals() if wal.end is not None and wal.writer not in self._cleaned]
             return wals, image.end_offset
 
-        now_ms = self._now_ms()
+        now = self._now()
         deleted = 0
         cleaned = 0
         wals, offset = await self._runtime.between(ended)
+        keep_from = None if self._shown is None or not wals else await self._shown()
         for writer, end in wals:
-            since_ms = self._seen_ended.setdefault(writer, now_ms)
-            if since_ms + self._config.read_grace_ms > now_ms or cleaned == WALS_PER_ROUND_MAX:
+            since, seen_offset = self._seen_ended.setdefault(writer, (now, offset))
+            if (now - since) * 1_000 < self._config.read_grace_ms or cleaned == WALS_PER_ROUND_MAX:
+                continue
+            if keep_from is not None and seen_offset > keep_from:
                 continue
             await self._backed_up(offset)
             deleted += await self._clean_wal(writer, end)

@@ -29,6 +29,7 @@ from controller.runtime import Runtime
 from controller.sessions import Sessions
 from controller.snapshots import SnapshotStore, Snapshotter
 from controller.ticks import OVER, Ticks
+from controller.timeline import Timeline
 from objectstore.errors import ObjectStoreError
 from objectstore.ports import ObjectStore
 from stream.clock import MonotonicClock, WallClock
@@ -91,17 +92,25 @@ class Reign:
             moved=moved,
         )
         self.snapshotter = Snapshotter(config, quorum, runtime, snapshots, log, backup=backup, since=since)
-        holds: list[Hold] = [LeaseBook(store, config.cluster_id).keep_from]
+        holds: list[Hold] = []
         self.publisher: ManifestPublisher | None = None
         if config.manifest_interval_ms:
             self.publisher = ManifestPublisher(config, runtime, store, now=now, now_ms=now_ms)
             holds.append(self.publisher.keep_from)
-        self._janitor = Janitor(config, runtime, backup, store, now_ms, holds=holds)
+        holds.append(LeaseBook(store, config.cluster_id, now=now, now_ms=now_ms).keep_from)
+        shown = None if self.publisher is None else self.publisher.keep_from
+        self._timeline = Timeline()
+        self._janitor = Janitor(config, runtime, backup, store, timeline=self._timeline, now=now, holds=holds, shown=shown)
 
     @property
     def excluded(self) -> int:
         """Brokers that are given no work because they are slow."""
         return self._dispatch.balancer.excluded_count
+
+    @property
+    def _deletable_offset(self) -> MetadataOffset:
+        """What was made useless below it may be deleted: the backup has it, and readers of the store can know it."""
+        return self.backup.offset if self.publisher is None else min(self.backup.offset, self.publisher.shown_offset)
 
     async def start(self, service: ControllerService) -> None:
         """Write and serve.
@@ -116,8 +125,8 @@ class Reign:
             await runtime.submit("NameCluster", lambda _image, _now: Result([ClusterRecord(config.cluster_id)]))
         elif self._known_id != config.cluster_id:
             raise InvalidConfig("cluster_id", config.cluster_id, f"the journal belongs to cluster {self._known_id!r}")
-        service.lead(Lead(runtime, self.sessions, self._dispatch.methods(), lambda: self.backup.offset))
-        ticks = Ticks(config, runtime, self.sessions, disconnect=service.disconnect, due=self._wake, now=self._now)
+        service.lead(Lead(runtime, self.sessions, self._dispatch.methods(), lambda: self._deletable_offset))
+        ticks = Ticks(config, runtime, self.sessions, disconnect=service.disconnect, due=self._wake, timeline=self._timeline, now=self._now)
         runs = [ticks.watch_sessions, ticks.watch_moves, ticks.maintain, self._dispatch.balancer.run, self.backup.run]
         runs += [self.snapshotter.run, self._janitor.run]
         if self.publisher is not None:

@@ -3,7 +3,8 @@ elections, expire and destroy objects.
 
 Invariants: every decision is a manager's, made in the writer's turn and committed like a request; each transaction is bounded and repeated
 while it finds work. Level, not edge: a lost wake-up costs one maintenance interval, nothing more. Fencing has a task of its own, so that
-long maintenance never delays it. Must not keep state that a new leader would miss. Source: KRaft `QuorumController` periodic tasks.
+long maintenance never delays it. Durations are measured by the monotonic clock of this process, from when it first saw what they are of: a
+new leader begins them anew. Must not keep other state that a new leader would miss. Source: KRaft `QuorumController` periodic tasks.
 """
 
 import asyncio
@@ -16,14 +17,15 @@ from controller.errors import NotLeader, QuorumClosed
 from controller.managers.elections import elect_leaderless
 from controller.managers.nodes import fence_brokers
 from controller.managers.objects import destroy_unreferenced, expire_prepared
-from controller.managers.reassign import overdue_sources
+from controller.managers.reassign import MoveUnderWay, moves_under_way, sources_of
 from controller.managers.recovery import assign_recoveries
 from controller.managers.result import Result
 from controller.metadata.image import MetadataImage
-from controller.metadata.records import Record
+from controller.metadata.records import MetadataOffset, Record
 from controller.rpc.messages import Status
 from controller.runtime import Runtime
 from controller.sessions import SessionEnded, Sessions
+from controller.timeline import Timeline
 from stream.clock import MonotonicClock
 from stream.ids import Millis, NodeEpoch, NodeId
 from stream.ports import WalIdentity
@@ -47,19 +49,23 @@ class Ticks:
         *,
         disconnect: Callable[[NodeId, NodeEpoch], None],
         due: asyncio.Event,
+        timeline: Timeline,
         now: MonotonicClock,
     ) -> None:
-        """due: set it to have maintenance done now, because a broker came or went."""
+        """due: set it to have maintenance done now, because a broker came or went. timeline: of this reign; noted here."""
         self._config = config
         self._runtime = runtime
         self._sessions = sessions
         self._disconnect = disconnect
         self._now = now
         self._due = due
+        self._timeline = timeline
+        self._moves: dict[MoveUnderWay, float] = {}
+        """When each was first seen."""
         self._chores: tuple[tuple[str, Chore], ...] = (
             ("AssignRecoveries", lambda image, _: assign_recoveries(image, sessions.alive())),
             ("ElectLeaderless", lambda image, now_ms: elect_leaderless(image, sessions.alive(), now_ms)),
-            ("ExpirePrepared", lambda image, now_ms: expire_prepared(image, now_ms, OBJECTS_PER_TRANSACTION_MAX)),
+            ("ExpirePrepared", lambda image, now_ms: expire_prepared(image, now_ms, self._age_s, OBJECTS_PER_TRANSACTION_MAX)),
             ("DestroyUnreferenced", lambda image, now_ms: destroy_unreferenced(image, now_ms, OBJECTS_PER_TRANSACTION_MAX)),
         )
 
@@ -73,8 +79,7 @@ class Ticks:
             await asyncio.sleep(interval_ms / 1_000)
 
     async def watch_moves(self) -> None:
-        """Runs until it is cancelled or the runtime is over. Begins one timeout late: sources could not close while nobody was active."""
-        await asyncio.sleep(self._config.move_timeout_ms / 1_000)
+        """Runs until it is cancelled or the runtime is over. A source has a whole timeout: it could not close while nobody was active."""
         while True:
             await self._fence_overdue()
             await asyncio.sleep(self._config.maintenance_interval_ms / 1_000)
@@ -82,8 +87,11 @@ class Ticks:
     async def _fence_overdue(self) -> None:
         ended: list[SessionEnded] = []
 
-        def look(image: MetadataImage, now_ms: Millis) -> Result[None]:
-            overdue = overdue_sources(image, now_ms)
+        def look(image: MetadataImage, _: Millis) -> Result[None]:
+            now = self._now()
+            self._moves = {move: self._moves.get(move, now) for move in moves_under_way(image)}
+            timeout_s = self._config.move_timeout_ms / 1_000
+            overdue = sources_of(image, [move for move, since in self._moves.items() if now - since >= timeout_s])
             ended.extend(
                 SessionEnded(node.node_id, node.node_epoch, f"it did not give up partition {key.partition} of topic {key.topic_id} in time")
                 for node, key in overdue.items()
@@ -101,6 +109,7 @@ class Ticks:
         """Runs until it is cancelled or the runtime is over."""
         while True:
             self._due.clear()
+            await self._runtime.between(lambda image: self._timeline.note(image.end_offset, self._now()))
             for name, chore in self._chores:
                 await self._do(name, chore)
             try:
@@ -108,6 +117,9 @@ class Ticks:
                     await self._due.wait()
             except TimeoutError:
                 continue
+
+    def _age_s(self, offset: MetadataOffset) -> float:
+        return self._timeline.age_s(offset, self._now())
 
     async def _fence(self, ended: list[SessionEnded]) -> None:
         """Commit the fences, then tell the fenced. If the queue is full, the next tick finds the same sessions again."""

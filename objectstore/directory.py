@@ -33,7 +33,7 @@ RESERVED_FOLDER: Final = ".penstock"
 
 THREAD_COUNT: Final = 4
 LOCK_COUNT: Final = 64
-STALE_TEMPORARY_MS: Final = 3_600_000
+STALE_TEMPORARY_MS: Final = 24 * 3_600_000
 """Age at which a temporary file is surely of a dead writer."""
 
 _PUBLISH_ATTEMPTS: Final = 8

@@ -12,7 +12,7 @@ from random import Random
 import structlog
 
 from stream.config import StreamConfig
-from stream.errors import StreamFenced, StreamNotOpened, WalFenced
+from stream.errors import ObjectNotPrepared, StreamFenced, StreamNotOpened, WalFenced
 from stream.ids import StreamId
 from stream.ports import CommitObjects, StreamMetadata
 from stream.retry import Backoff
@@ -34,8 +34,8 @@ class CommitLane:
     async def send(self, build: Callable[[], CommitObjects], *, until: float | None = None) -> bool:
         """Commit what `build` gives, with pauses of up to retry_backoff_max_ms between tries and no limit to their number.
 
-        until: of the loop's clock, begin no try after it; then the answer is False and the outcome unknown. Only inside a turn. Raises
-        WalFenced: this start of the broker may not commit any more.
+        until: of the loop's clock, begin no try after it; then the answer is False and the outcome unknown. It is False at once
+        when a prepared object has expired. Only inside a turn. Raises WalFenced: this start of the broker may not commit any more.
         """
         assert self.turn.locked(), "commits are sent inside a turn"
         backoff = Backoff(self._config, self._rng)
@@ -48,6 +48,10 @@ class CommitLane:
             except (StreamFenced, StreamNotOpened) as error:
                 _log.warning("stream_fenced_at_commit", stream_id=error.stream_id, reason=str(error))
                 self._on_stream_fenced(error.stream_id)
+            except ObjectNotPrepared as error:
+                _log.warning("commit_refused_prepared_object_gone", reason=str(error))
+                if until is not None:
+                    return False
             except Exception as error:  # noqa: BLE001 - controllers fail in many ways; giving up would lose what is acknowledged
                 _log.warning("commit_failed", attempt_count=backoff.attempt_count + 1, error=repr(error))
             else:

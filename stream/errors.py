@@ -33,6 +33,10 @@ class StreamNotClosed(StreamError):
         self.stream_id = stream_id
 
 
+class ObjectNotPrepared(StreamError):
+    """The controller does not know the prepared object any more: it expired. Prepare another one and upload anew."""
+
+
 class OffsetOutOfRange(StreamError):
     def __init__(self, stream_id: StreamId, offset: Offset, start_offset: Offset, end_offset: Offset) -> None:
         super().__init__(f"stream {stream_id}: offset {offset} is outside [{start_offset}, {end_offset})")

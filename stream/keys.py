@@ -26,7 +26,7 @@ _WAL_PREFIX = re.compile(r"wal/(0|[1-9][0-9]{0,9})/(0|[1-9][0-9]{0,18})/")
 _DATA_KEY = re.compile(r"data/[0-9a-f]{8}/(0|[1-9][0-9]{0,18})")
 _CLUSTER_ID = re.compile(r"[A-Za-z0-9_-]{1,64}")
 _MANIFEST_KEY = re.compile(r"manifest/([A-Za-z0-9_-]{1,64})/([0-9]{20})")
-_LEASE_NAME = re.compile(r"[0-9a-f]{8}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{12}")
+_LEASE_NAME = re.compile(r"([0-9a-f]{8}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{12})-([0-9]{10})")
 _NINES = 10**20 - 1
 _SNAPSHOT_NAME = re.compile(r"([0-9]{20})-([0-9]{20})")
 _BACKUP_NAME = re.compile(r"[0-9]{20}")
@@ -145,14 +145,21 @@ def lease_prefix(cluster_id: str) -> str:
     return f"{LEASE_ROOT}{_checked(cluster_id)}/"
 
 
-def lease_key(cluster_id: str, lease_id: UUID) -> str:
-    return f"{lease_prefix(cluster_id)}{lease_id}"
+def renewals_prefix(cluster_id: str, lease_id: UUID) -> str:
+    """Below it lie all renewals of one lease, in their order."""
+    return f"{lease_prefix(cluster_id)}{lease_id}-"
 
 
-def parse_lease_key(cluster_id: str, key: str) -> UUID | None:
+def lease_key(cluster_id: str, lease_id: UUID, serial: int) -> str:
+    """Each renewal has a key of its own, behind the keys of those before it."""
+    return f"{renewals_prefix(cluster_id, lease_id)}{serial:010d}"
+
+
+def parse_lease_key(cluster_id: str, key: str) -> tuple[UUID, int] | None:
+    """(lease id, serial), or None for any other key."""
     prefix = lease_prefix(cluster_id)
-    name = key.removeprefix(prefix)
-    return UUID(name) if key.startswith(prefix) and _LEASE_NAME.fullmatch(name) else None
+    match = _LEASE_NAME.fullmatch(key.removeprefix(prefix)) if key.startswith(prefix) else None
+    return None if match is None else (UUID(match[1]), int(match[2]))
 
 
 def spark_query_prefix(cluster_id: str, query_id: str) -> str:

@@ -177,12 +177,15 @@ class Uploader:
         return True
 
     async def _commit(self, block: CacheBlock, uploaded: list[UploadedObject], prepared_at: float) -> None:
-        """Prepared objects expire, however long the controller is away: then the block is written anew, with other ids. Should the first
-        commit have succeeded with its reply lost, the ranges of the second are skipped and its objects are destroyed."""
+        """Prepared objects expire. When the controller was away for long, or does not know them any more, the block is written anew with
+        other ids. Should the first commit have succeeded with its reply lost, the ranges of the second are skipped and its objects are
+        destroyed; the janitor deletes objects that expired."""
         reuse_s = self._config.prepared_reuse_ms / 1000
         began = self._loop.time()
+        backoff = Backoff(self._config, self._rng)
         while not await self._lane.send(partial(_commit_of, block, uploaded), until=prepared_at + reuse_s):
-            _log.warning("prepared_objects_too_old", end_sequence=block.end_sequence, object_count=len(uploaded))
+            _log.warning("prepared_objects_written_anew", end_sequence=block.end_sequence, object_count=len(uploaded))
+            await asyncio.sleep(backoff.next_s())
             uploaded, prepared_at = await self._upload(block)
             began = self._loop.time()
         self.counts.latencies["commit"].observe((self._loop.time() - began) * 1_000)

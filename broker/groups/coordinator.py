@@ -91,7 +91,7 @@ class GroupDescription:
 
 
 class GroupCoordinator:
-    """All methods are called on the event loop. `now_ms` is monotonic enough for sessions: it never jumps by more than clock steps."""
+    """All methods are called on the event loop. now_ms: milliseconds since 1970 of a clock that never steps (`stream.clock.steady`)."""
 
     def __init__(
         self,

@@ -25,6 +25,7 @@ from broker.ports import Node, RequestContext, Respond
 from broker.server import CannotAnswer
 from broker.wire.leader_hint import NodeEndpoint
 from broker.wire.produce import ProducePartitionResult, ProduceRequest, decode_produce_request, encode_produce_response
+from stream.clock import monotonic_ms
 
 _WAIT_OPEN_MAX_S: Final = 30.0
 _WAIT_ELECTED_MAX_S: Final = 0.5
@@ -131,7 +132,7 @@ class _ProduceCall:
 
     def _refuse(self, topic_name: str, records: memoryview | None, result: ProducePartitionResult, code: ErrorCode) -> None:
         result.error_code = code
-        self._node.partitions.refused.note(topic_name, result.index, records, code, self._node.now_ms())
+        self._node.partitions.refused.note(topic_name, result.index, records, code, monotonic_ms())
 
     def _settle_one(self) -> None:
         self._pending_count -= 1

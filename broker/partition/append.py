@@ -18,6 +18,7 @@ from broker.partition.validation import Refusal
 from broker.wire.error_codes import ErrorCode
 from stream.batch.control import Marker
 from stream.batch.header import BatchHeader
+from stream.clock import monotonic_ms
 from stream.errors import StreamError, WalFull
 from stream.ids import Millis, Offset
 from stream.storage import AppendEntry, Storage
@@ -84,14 +85,12 @@ class AppendGroup:
         self._planned: list[_Planned] = []
         self._settled: Callable[[], None] | None = settled
         self._refused = refused
-        self._now_ms = Millis(0)
         self._from_coordinator = from_coordinator
         self._trace = trace
         self._pending_count = 1
 
     def run(self, storage: Storage, parts: Sequence[tuple[Partition, Content]], now_ms: Millis) -> None:
         """Append what can be. Returns at once; `settled` may already have been called then."""
-        self._now_ms = now_ms
         for partition, content in parts:
             self._plan(partition, content, now_ms)
         if self._planned:
@@ -132,14 +131,14 @@ class AppendGroup:
             return "this broker stops leading the partition"
         if not self._refused or not isinstance(content, memoryview):
             return None
-        return self._refused.held_back(partition.topic_name, partition.index, content, partition.log.producers, self._now_ms)
+        return self._refused.held_back(partition.topic_name, partition.index, content, partition.log.producers, monotonic_ms())
 
     def _refuse(
         self, partition: Partition, batch: BatchHeader | memoryview | None, outcome: AppendOutcome, code: ErrorCode, message: str
     ) -> None:
         outcome.fail(code, message)
         if self._refused is not None:
-            self._refused.note(partition.topic_name, partition.index, batch, code, self._now_ms)
+            self._refused.note(partition.topic_name, partition.index, batch, code, monotonic_ms())
 
     def _append(self, storage: Storage, now_ms: Millis) -> None:
         entries = [entry for planned in self._planned for entry in planned.entries]

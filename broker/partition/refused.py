@@ -19,7 +19,6 @@ from broker.partition.producer_state import SEQUENCES_COUNT, ProducerState, sequ
 from broker.wire.error_codes import ErrorCode
 from stream.batch.header import BatchHeader, parse_header
 from stream.errors import BatchCorrupt
-from stream.ids import Millis
 
 _KEPT_MS: Final = 30_000
 """A request is no longer than this on its way: clients wait as long for an answer (`request.timeout.ms`)."""
@@ -35,11 +34,11 @@ class _Refused(NamedTuple):
     epoch: int
     first_sequence: int
     last_sequence: int
-    at_ms: Millis
+    at_ms: int
 
 
 class RefusedBatches:
-    """Of all partitions of a broker. Memory: 300 bytes each, at most 10,000; then the oldest are forgotten."""
+    """Of all partitions of a broker; times are of a monotonic clock. 300 bytes each, at most 10,000; then the oldest are forgotten."""
 
     __slots__ = ("_refused",)
 
@@ -49,7 +48,7 @@ class RefusedBatches:
     def __len__(self) -> int:
         return len(self._refused)
 
-    def note(self, topic_name: str, index: int, batch: BatchHeader | memoryview | None, code: ErrorCode, now_ms: Millis) -> None:
+    def note(self, topic_name: str, index: int, batch: BatchHeader | memoryview | None, code: ErrorCode, now_ms: int) -> None:
         """It was refused. Only what clients send again is remembered, and only batches with a sequence."""
         header = _header_of(batch) if code.retriable else None
         if header is None:
@@ -67,7 +66,7 @@ class RefusedBatches:
         if len(self._refused) > _COUNT_MAX:
             self._refused.popitem(last=False)
 
-    def held_back(self, topic_name: str, index: int, batch: memoryview, producers: ProducerState, now_ms: Millis) -> str | None:
+    def held_back(self, topic_name: str, index: int, batch: memoryview, producers: ProducerState, now_ms: int) -> str | None:
         """Why this batch has to wait until another one came again; None: it has not."""
         header = _header_of(batch)
         if header is None:

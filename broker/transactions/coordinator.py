@@ -57,7 +57,7 @@ class _Partition:
 
 
 class TransactionCoordinator:
-    """All methods are called on the event loop. now_ms: the wall clock, for its times are stored."""
+    """All methods are called on the event loop. now_ms: milliseconds since 1970 of a clock that never steps (`stream.clock.steady`)."""
 
     def __init__(
         self,
@@ -120,7 +120,9 @@ class TransactionCoordinator:
         if value is None:
             state.transactions.pop(transactional_id, None)
         else:
-            state.transactions[transactional_id] = Transaction(decode_value(transactional_id, value), self._limits)
+            state.transactions[transactional_id] = Transaction(
+                decode_value(transactional_id, value), self._limits, loaded_ms=self._now_ms()
+            )
 
     def _resume(self, state: _Partition) -> None:
         for transaction in state.transactions.values():

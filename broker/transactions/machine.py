@@ -52,9 +52,13 @@ def new_transaction(transactional_id: str, limits: TransactionLimits) -> "Transa
 
 
 class Transaction:
-    __slots__ = ("_limits", "current", "pending")
+    __slots__ = ("_limits", "_loaded_ms", "current", "pending")
 
-    def __init__(self, metadata: TransactionMetadata, limits: TransactionLimits) -> None:
+    def __init__(self, metadata: TransactionMetadata, limits: TransactionLimits, *, loaded_ms: int | None = None) -> None:
+        """loaded_ms: when it was read from the log. An open transaction has its whole timeout from then on, because another process stamped
+        its begin, and that one's clock may be an hour off.
+        """
+        self._loaded_ms = loaded_ms if metadata.state is TransactionState.ONGOING else None
         self.current = metadata
         """What is durable."""
         self.pending: TransactionMetadata | None = None
@@ -174,7 +178,8 @@ class Transaction:
         current = self.current
         if self.pending is not None or self.is_new:
             return None
-        if current.state is TransactionState.ONGOING and now_ms > current.started_ms + current.timeout_ms:
+        open_since_ms = current.started_ms if self._loaded_ms is None else self._loaded_ms
+        if current.state is TransactionState.ONGOING and now_ms > open_since_ms + current.timeout_ms:
             return self._persist(self._fenced(now_ms))
         if current.state in SETTLED and now_ms > current.updated_ms + self._limits.id_expiration_ms:
             return self._persist(replace(current, state=TransactionState.DEAD, updated_ms=now_ms))
@@ -196,6 +201,8 @@ class Transaction:
     def persisted(self) -> WriteMarkers | None:
         assert self.pending is not None, "nothing was on its way"
         self.current, self.pending = self.pending, None
+        if self.current.state is not TransactionState.ONGOING:
+            self._loaded_ms = None
         return self.resume()
 
     def not_persisted(self) -> None:

@@ -67,4 +67,4 @@ def _note(node: NodeState, book: LoadBook, conditions: Conditions) -> str:
 
 def _is_cooling(record: PartitionState, conditions: Conditions) -> bool:
     """It moved a short time ago, whoever wanted it; the time is in its record, so a new controller knows it as well."""
-    return record.move is not None and conditions.wall_ms - record.move.started_ms < conditions.cooldown_ms
+    return record.move is not None and 0 <= conditions.wall_ms - record.move.started_ms < conditions.cooldown_ms

@@ -1,70 +1,75 @@
 """The life of objects outside of commits: prepared, expired, destroyed, removed.
 
 Invariant: an object is destroyed only when no range refers to it, and a WAL object committed in place also only when no recovery can need
-its slot (below the WAL's committed slot, or the WAL ended). This is the one place where objects are destroyed: requests only drop
+its slot (below the WAL's committed slot, or the WAL ended). Ages are
+measured by the caller (`controller.timeline`), never by wall clocks. This is the one place where objects are destroyed: requests only drop
 references, and a tick comes behind, bounded. Source: AutoMQ `S3ObjectControlManager`, traps 11 and 21 of `reference/automq.md` section 12.
 """
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from itertools import islice
 
 from controller.managers.checks import check_node
 from controller.managers.result import Refused, Result
 from controller.metadata.image import MetadataImage
 from controller.metadata.objects import ObjectPhase, ObjectState
-from controller.metadata.records import ObjectDestroyed, ObjectPrepared, ObjectRemoved, Record
+from controller.metadata.records import MetadataOffset, ObjectDestroyed, ObjectPrepared, ObjectRemoved, Record
 from controller.rpc.messages import ObjectsPrepared, PreparedItem, PrepareObjects, Status
 from stream.ids import Millis, ObjectId
 from stream.keys import data_key
 from stream.ports import WalIdentity
 
 PREPARES_MAX = 1_000
-PREPARED_TTL_MS = Millis(60 * 60_000)
+PREPARED_TTL_MS = 60 * 60_000
 """Longer than any upload may take: a commit after it is refused, and the uploader has to begin again."""
+
+Age = Callable[[MetadataOffset], float]
+"""For how many seconds at least what stands at an offset of the log has been committed."""
 
 
 def prepare_objects(
-    image: MetadataImage, request: PrepareObjects, now_ms: Millis, *, ttl_ms: int = PREPARED_TTL_MS
+    image: MetadataImage, request: PrepareObjects, _now_ms: Millis, *, ttl_ms: int = PREPARED_TTL_MS
 ) -> Result[ObjectsPrepared]:
     """Ids are contiguous and rise. Not idempotent: ids of a lost reply expire."""
     try:
         check_node(image, WalIdentity(request.node_id, request.node_epoch))
-        return prepared_items(image, request.count, Millis(now_ms + ttl_ms))
+        return prepared_items(image, request.count, ttl_ms)
     except Refused as refused:
         return refused.result()
 
 
-def prepared_items(image: MetadataImage, count: int, deadline_ms: Millis) -> Result[ObjectsPrepared]:
+def prepared_items(image: MetadataImage, count: int, ttl_ms: int) -> Result[ObjectsPrepared]:
     """Whoever it was that asked. Raises Refused."""
     if not 1 <= count <= PREPARES_MAX:
         raise Refused(Status.INVALID_REQUEST, f"{count} objects to prepare; 1 to {PREPARES_MAX} are allowed")
     first = image.next_object_id
     items = [PreparedItem(object_id=ObjectId(number), key=data_key(ObjectId(number))) for number in range(first, first + count)]
-    return Result([ObjectPrepared(item.object_id, item.key, deadline_ms) for item in items], value=ObjectsPrepared(items=items))
+    records: list[Record] = [ObjectPrepared(item.object_id, item.key, ttl_ms, image.end_offset) for item in items]
+    return Result(records, value=ObjectsPrepared(items=items))
 
 
-def expire_prepared(image: MetadataImage, now_ms: Millis, limit: int) -> list[Record]:
-    """Destroy what was prepared and not committed by its deadline; whatever was PUT under its key is garbage."""
-    expired = (state.object_id for state in image.objects.prepared() if state.since_ms <= now_ms)
-    return _destroyed(expired, now_ms, limit)
+def expire_prepared(image: MetadataImage, now_ms: Millis, age_s: Age, limit: int) -> list[Record]:
+    """Destroy what was prepared and not committed in its time; whatever was PUT under its key is garbage."""
+    expired = (state.object_id for state in image.objects.prepared() if age_s(state.since) * 1_000 >= state.ttl_ms)
+    return _destroyed(image, expired, now_ms, limit)
 
 
 def destroy_unreferenced(image: MetadataImage, now_ms: Millis, limit: int) -> list[Record]:
     """Destroy committed objects that no log refers to any more."""
     useless = (state.object_id for state in image.objects.unreferenced() if _may_go(image, state))
-    return _destroyed(useless, now_ms, limit)
+    return _destroyed(image, useless, now_ms, limit)
 
 
-def deletable(image: MetadataImage, now_ms: Millis, grace_ms: int, late_put_grace_ms: int, limit: int) -> list[ObjectState]:
+def deletable(image: MetadataImage, age_s: Age, grace_ms: int, late_put_grace_ms: int, limit: int) -> list[ObjectState]:
     """Destroyed objects whose grace is over, oldest first: delete their bytes, then say `objects_removed`.
 
     late_put_grace_ms: of what was never committed, because the PUT of a writer that was stopped may land after its object has expired.
     """
     late_ms = max(grace_ms, late_put_grace_ms)
     due = sorted(
-        (state.since_ms, state.object_id)
+        (state.since, state.object_id)
         for state in image.objects.destroyed()
-        if state.since_ms + (grace_ms if state.was_committed else late_ms) <= now_ms
+        if age_s(state.since) * 1_000 >= (grace_ms if state.was_committed else late_ms)
     )
     states = (image.objects.get(object_id) for _, object_id in due[:limit])
     return [state for state in states if state is not None]
@@ -80,5 +85,5 @@ def _may_go(image: MetadataImage, state: ObjectState) -> bool:
     return state.wal is None or image.nodes.wal_is_past(state.wal, state.wal_sequence)
 
 
-def _destroyed(object_ids: Iterable[ObjectId], now_ms: Millis, limit: int) -> list[Record]:
-    return [ObjectDestroyed(object_id, now_ms) for object_id in sorted(islice(object_ids, limit))]
+def _destroyed(image: MetadataImage, object_ids: Iterable[ObjectId], now_ms: Millis, limit: int) -> list[Record]:
+    return [ObjectDestroyed(object_id, now_ms, image.end_offset) for object_id in sorted(islice(object_ids, limit))]

@@ -2,15 +2,15 @@
 
 Invariants: a partition that moves has no leader until its streams are closed, and the transaction that closes the last of them elects
 (`commits`, or `recovery` for a source that died), so there is no moment at which two could write and no request that can get lost in
-between. Every move has a deadline in the image; `overdue_sources` names who has to be fenced when it passes. A further move of a
-partition that is moving changes only where it goes: source, beginning and deadline stay.
+between. Every move has a timeout; `sources_of` names who has to be fenced when it passes, which the active controller measures from when it
+first saw the move (`controller.ticks`). A further move of a partition that is moving changes only where it goes: source and beginning stay.
 Source: AutoMQ `ReplicationControlManager#changePartitionReassignmentV2`, DESIGN.md section 7, `docs/adr/0011-reassignment.md`.
 """
 
 from collections import Counter
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
 from heapq import nsmallest
-from typing import Protocol, TypeVar
+from typing import NamedTuple, Protocol, TypeVar
 
 import msgspec
 
@@ -158,17 +158,34 @@ def move_leaders(
     return Result(mover.records, value=_one_by_one(mover, request.moves, _lead))
 
 
-def overdue_sources(image: MetadataImage, now_ms: Millis) -> dict[WalIdentity, PartitionKey]:
-    """Living owners of streams whose move should have ended, each with one such partition. O(moves under way)."""
-    found: dict[WalIdentity, PartitionKey] = {}
+class MoveUnderWay(NamedTuple):
+    """Names one move for as long as it lasts."""
+
+    key: PartitionKey
+    source: NodeId
+    leader_epoch: int
+    started_ms: Millis
+
+
+def moves_under_way(image: MetadataImage) -> list[MoveUnderWay]:
+    """Those that wait for their source, in order. O(partitions without a leader)."""
+    found: list[MoveUnderWay] = []
     for key in sorted(image.topics.led_by(NO_LEADER), key=in_order):
         partition = image.topics.partition(key)
-        if partition is None or partition.target_replicas is None or partition.move is None or partition.move.deadline_ms > now_ms:
-            continue
-        for stream_id in partition.stream_ids:
+        if partition is not None and partition.target_replicas is not None and partition.move is not None:
+            found.append(MoveUnderWay(key, partition.move.source, partition.leader_epoch, partition.move.started_ms))
+    return found
+
+
+def sources_of(image: MetadataImage, moves: Iterable[MoveUnderWay]) -> dict[WalIdentity, PartitionKey]:
+    """Living owners of streams of what moves, each with one such partition."""
+    found: dict[WalIdentity, PartitionKey] = {}
+    for move in moves:
+        partition = image.topics.partition(move.key)
+        for stream_id in partition.stream_ids if partition is not None else ():
             stream = image.streams.get(stream_id)
             if stream is not None and stream.opened and image.nodes.is_alive(stream.owner):
-                found.setdefault(stream.owner, key)
+                found.setdefault(stream.owner, move.key)
     return found
 
 

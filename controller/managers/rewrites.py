@@ -26,12 +26,12 @@ from stream.ports import ObjectRole
 TTL_MS_MIN = 1_000
 
 
-def prepare_rewrite(image: MetadataImage, request: PrepareRewrite, now_ms: Millis) -> Result[ObjectsPrepared]:
+def prepare_rewrite(image: MetadataImage, request: PrepareRewrite, _now_ms: Millis) -> Result[ObjectsPrepared]:
     """As `objects.prepare_objects`, for whoever asks, and for as long as he says."""
     try:
         if not TTL_MS_MIN <= request.ttl_ms <= PREPARED_TTL_MS:
             raise Refused(Status.INVALID_REQUEST, f"ttl_ms {request.ttl_ms}; {TTL_MS_MIN} to {PREPARED_TTL_MS} are allowed")
-        return prepared_items(image, request.count, Millis(now_ms + request.ttl_ms))
+        return prepared_items(image, request.count, request.ttl_ms)
     except Refused as refused:
         return refused.result()
 

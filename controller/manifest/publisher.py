@@ -4,10 +4,13 @@ Invariants: version = newest in the store + 1, written with put_if_absent, so ve
 controller epoch stops, so a deposed leader can not go back in time. A version is of one moment, between two batches of the writer, when all
 that the image holds is committed. A PUT whose outcome is unknown is repeated, same bytes and same key, until it is known. A new leader
 writes everything anew: it refers to nothing that another one wrote. Old versions go when no root younger than the grace refers to them.
+What it has shown for less than the grace of the readers counts as not shown yet (`keep_from`), and brokers delete only what it has shown
+(`shown_offset`): a slot or an object that a root names is there for that long after the root was the newest.
 Must not hold the event loop: the image is captured, encoded and compressed in steps of some 10 ms. Source: docs/adr/0017.
 """
 
 import asyncio
+from collections import deque
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -17,7 +20,7 @@ from controller.config import ControllerConfig
 from controller.manifest.changes import ManifestChanges
 from controller.manifest.ledger import Ledger
 from controller.metadata.image import MetadataImage
-from controller.metadata.records import Record
+from controller.metadata.records import MetadataOffset, Record
 from controller.runtime import Runtime
 from objectstore.errors import ObjectNotFound, ObjectStoreError, PreconditionFailed
 from objectstore.ports import DELETE_BATCH_COUNT, ObjectStore
@@ -46,9 +49,17 @@ class Superseded(Exception):
 class _Moment:
     """What the root says besides topics, captured with the last of them."""
 
-    metadata_offset: int
+    metadata_offset: MetadataOffset
     published_ms: Millis
     wals: tuple[LiveWal, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class _Behind:
+    """The first change that is not published: at this offset or behind it. since: of the monotonic clock."""
+
+    offset: MetadataOffset
+    since: float
 
 
 class ManifestPublisher:
@@ -78,9 +89,10 @@ class ManifestPublisher:
         self._unsent: list[bytes] | None = None
         self._stored: set[int] = set()
         self._retired: dict[int, float] = {}
-        self._behind_since_ms: Millis | None = Millis(0)
-        self._drawn_behind_ms: Millis | None = Millis(0)
-        self._began_ms = now_ms()
+        self._behind: _Behind | None = _Behind(MetadataOffset(0), now())
+        self._drawn_behind: _Behind | None = self._behind
+        self._shown: deque[tuple[float, MetadataOffset]] = deque()
+        """Of each version in the store that is younger than the grace: when it was written, and the oldest change that it shows."""
         runtime.observe(self._note)
 
     async def run(self) -> None:
@@ -100,15 +112,24 @@ class ManifestPublisher:
                 self._wake.set()
             await asyncio.sleep(max(0.0, began + interval_s - self._now()))
 
-    async def keep_from(self, _now_ms: Millis) -> Millis | None:
-        """For the janitor: what was destroyed at this time or later the newest version in the store may still name."""
-        return self._behind_since_ms
+    async def keep_from(self) -> MetadataOffset | None:
+        """For the janitor: what was destroyed at this offset or later the newest version of less than a grace ago may still name."""
+        due_at = self._now() - self._config.read_grace_ms / 1_000
+        while self._shown and self._shown[0][0] <= due_at:
+            self._shown.popleft()
+        if self._shown:
+            return self._shown[0][1]
+        return None if self._behind is None else self._behind.offset
+
+    @property
+    def shown_offset(self) -> MetadataOffset:
+        """Everything below it in the metadata log is in the newest version."""
+        return self._runtime.image.end_offset if self._behind is None else self._behind.offset
 
     @property
     def behind_s(self) -> float:
         """Age of the oldest change that no version in the store shows; 0: there is none."""
-        since_ms = self._behind_since_ms
-        return 0.0 if since_ms is None else max(0, self._now_ms() - max(since_ms, self._began_ms)) / 1_000
+        return 0.0 if self._behind is None else self._now() - self._behind.since
 
     async def publish(self) -> bool:
         """One version now, if anything changed. -> whether one was written. Raises Superseded, ObjectStoreError, what `between` raises."""
@@ -122,10 +143,9 @@ class ManifestPublisher:
 
     def _note(self, records: Sequence[Record]) -> None:
         if self._changes.note(records):
-            if self._behind_since_ms is None:
-                self._behind_since_ms = self._now_ms()
-            if self._drawn_behind_ms is None:
-                self._drawn_behind_ms = self._now_ms()
+            now = _Behind(MetadataOffset(self._runtime.image.end_offset - len(records)), self._now())
+            self._behind = self._behind or now
+            self._drawn_behind = self._drawn_behind or now
             self._wake.set()
 
     async def _until_due(self) -> None:
@@ -148,7 +168,7 @@ class ManifestPublisher:
             if moment is not None:
                 break
         if not self._ledger.changed:
-            self._behind_since_ms = self._drawn_behind_ms
+            self._behind = self._drawn_behind
             return False
         self._ledger.changed = False
         root = ManifestRoot(
@@ -170,7 +190,7 @@ class ManifestPublisher:
         self._ledger.absorb(changes, image, self._draft.version)
         if not self._ledger.capture(image, CAPTURE_ENTRIES_MAX):
             return None
-        self._drawn_behind_ms = None
+        self._drawn_behind = None
         wals = tuple(LiveWal(wal.writer.node_id, wal.writer.node_epoch, wal.committed) for wal in image.nodes.running_wals())
         return _Moment(image.end_offset, self._now_ms(), wals)
 
@@ -191,7 +211,11 @@ class ManifestPublisher:
         size_bytes = sum(map(len, chunks))
         self._newest = version
         self._draft = self._unsent = None
-        self._behind_since_ms = self._drawn_behind_ms
+        if self._behind is not None:
+            self._shown.append((self._now(), self._behind.offset))
+        self._behind = self._drawn_behind
+        if self._behind is not None:
+            self._wake.set()  # what changed while this version could not be written was noted before
         self._stored.add(version)
         for old in self._stored - self._ledger.versions().keys() - {version}:
             self._retired.setdefault(old, self._now())

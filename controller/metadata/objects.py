@@ -12,11 +12,12 @@ from enum import IntEnum
 import msgspec
 
 from controller.metadata.errors import broken
-from controller.metadata.records import ObjectCommitted, ObjectDestroyed, ObjectPrepared, ObjectRemoved
+from controller.metadata.records import MetadataOffset, ObjectCommitted, ObjectDestroyed, ObjectPrepared, ObjectRemoved
 from stream.ids import Millis, NodeEpoch, NodeId, ObjectId, WalSequence
 from stream.ports import ObjectRole, WalIdentity
 
 _NO_SLOT = WalSequence(-1)
+_NO_OFFSET = MetadataOffset(0)
 
 
 class ObjectPhase(IntEnum):
@@ -26,7 +27,8 @@ class ObjectPhase(IntEnum):
 
 
 class ObjectState(msgspec.Struct, gc=False):
-    """since_ms means: deadline (prepared), time of the commit (committed), time of destruction (destroyed).
+    """since_ms: wall clock of the commit (committed) or the destruction (destroyed), for people. since: where the log ended before the
+    object was prepared (prepared) or destroyed (destroyed); controllers measure its age by that. ttl_ms: of a prepared one.
 
     role and size_bytes are 0 until it is committed. wal and wal_sequence: only of WAL objects committed in place.
     """
@@ -40,6 +42,8 @@ class ObjectState(msgspec.Struct, gc=False):
     refs: int = 0
     wal: WalIdentity | None = None
     wal_sequence: WalSequence = _NO_SLOT
+    since: MetadataOffset = _NO_OFFSET
+    ttl_ms: int = 0
 
     @property
     def was_committed(self) -> bool:
@@ -87,13 +91,15 @@ class ObjectsImage:
         return (self._objects[object_id] for object_id in self._unreferenced)
 
     def destroyed(self) -> Iterator[ObjectState]:
-        """Their bytes may be deleted from the store once the read grace since `since_ms` is over."""
+        """Their bytes may be deleted from the store once their grace is over."""
         return (self._objects[object_id] for object_id in self._destroyed)
 
     def prepare(self, record: ObjectPrepared) -> None:
         if record.object_id in self._objects:
             raise broken(f"object {record.object_id} exists")
-        self._objects[record.object_id] = ObjectState(record.object_id, record.key, ObjectPhase.PREPARED, record.deadline_ms)
+        self._objects[record.object_id] = ObjectState(
+            record.object_id, record.key, ObjectPhase.PREPARED, Millis(0), since=record.offset, ttl_ms=record.ttl_ms
+        )
         self._prepared.add(record.object_id)
 
     def commit(self, record: ObjectCommitted) -> None:
@@ -134,7 +140,8 @@ class ObjectsImage:
             self._committed[state.role] -= 1
             self.committed_bytes -= state.size_bytes
         state.phase = ObjectPhase.DESTROYED
-        state.since_ms = record.destroyed_ms
+        state.since_ms, state.since = record.destroyed_ms, record.offset
+        state.ttl_ms = 0
         self._prepared.discard(record.object_id)
         self._unreferenced.discard(record.object_id)
         self._destroyed.add(record.object_id)

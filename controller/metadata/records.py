@@ -47,7 +47,7 @@ class Move(msgspec.Struct, frozen=True, array_like=True, gc=False):
     """Who is to lead; afterwards, who was elected."""
     started_ms: Millis
     deadline_ms: Millis
-    """A source that has not closed the streams by then is fenced. Kept here, so that a new controller keeps it."""
+    """For people. The active controller fences a source by its own monotonic clock, from when it first saw the move."""
     elected_ms: Millis = Millis(0)
     leader_epoch: StreamEpoch = StreamEpoch(-1)
     """The leader epoch that the election began."""
@@ -183,7 +183,10 @@ class RangeEntry(msgspec.Struct, frozen=True, array_like=True, gc=False):
 class ObjectPrepared(_Record, tag="object-prepared", frozen=True, gc=False):
     object_id: ObjectId
     key: str
-    deadline_ms: Millis
+    ttl_ms: int
+    """It expires when it was prepared for so long; measured by the active controller's monotonic clock, anew by each leader."""
+    offset: MetadataOffset
+    """Where the log ended before the transaction that prepared it."""
 
 
 class ObjectCommitted(_Record, tag="object", frozen=True, gc=False):
@@ -215,6 +218,9 @@ class ObjectDestroyed(_Record, tag="object-destroyed", frozen=True, gc=False):
 
     object_id: ObjectId
     destroyed_ms: Millis
+    """By the wall clock of the controller that led, for people: nothing is decided by it."""
+    offset: MetadataOffset
+    """Where the log ended before the transaction that destroyed it: a manifest of this end or a later one does not name it."""
 
 
 class ObjectRemoved(_Record, tag="object-removed", frozen=True, gc=False):

@@ -137,12 +137,12 @@ def _object(state: ObjectState, ranges: list[RangeEntry]) -> Iterator[Record]:
     destroyed = state.phase == ObjectPhase.DESTROYED
     before_ms = Millis(0) if destroyed else state.since_ms
     if not state.was_committed:
-        yield ObjectPrepared(state.object_id, state.key, before_ms)
+        yield ObjectPrepared(state.object_id, state.key, state.ttl_ms, state.since)
     else:
         for at in range(0, max(len(ranges), 1), RANGES_PER_RECORD_MAX):
             yield _committed(state, before_ms, tuple(ranges[at : at + RANGES_PER_RECORD_MAX]))
     if destroyed:
-        yield ObjectDestroyed(state.object_id, state.since_ms)
+        yield ObjectDestroyed(state.object_id, state.since_ms, state.since)
 
 
 def _committed(state: ObjectState, committed_ms: Millis, ranges: tuple[RangeEntry, ...]) -> ObjectCommitted:

@@ -139,7 +139,7 @@ def rebuild(image: MetadataImage, wals: Sequence[WalkedWal], *, orphans: Iterabl
     rebuilt.records += [WalEnded(wal.writer.node_id, wal.writer.node_epoch, wal.end) for wal in wals]
     rebuilt.records += [msgspec.structs.replace(node, fenced=True) for node in image.nodes if not node.fenced]
     rebuilt.records += [_leaderless(partition) for topic in image.topics for partition in topic.partitions]
-    rebuilt.records += [ObjectPrepared(orphan, data_key(orphan), now_ms) for orphan in sorted(set(orphans))]
+    rebuilt.records += [ObjectPrepared(orphan, data_key(orphan), 0, image.end_offset) for orphan in sorted(set(orphans))]
     rebuilt.records += _ids(image, wals, object_id)
     return rebuilt
 

@@ -7,14 +7,14 @@ stream it is about, found in an image that is at least as new as the refusal. Lo
 import asyncio
 from collections.abc import Iterable, Sequence
 
-from controller.errors import NodeRefused, RequestRefused, StreamRefused
+from controller.errors import NodeRefused, ObjectRefused, RequestRefused, StreamRefused
 from controller.metadata.image import MetadataImage
 from controller.metadata.records import MetadataOffset, RangeEntry
 from controller.metadata.streams import StreamState
 from controller.rpc import messages as m
 from controller.rpc.client import DEFAULT_TIMEOUT_S, ControllerClient
 from controller.rpc.follower import FollowerStopped, MetadataFollower
-from stream.errors import NotContiguous, StreamError, StreamFenced, StreamNotClosed, StreamNotOpened, WalFenced
+from stream.errors import NotContiguous, ObjectNotPrepared, StreamError, StreamFenced, StreamNotClosed, StreamNotOpened, WalFenced
 from stream.ids import Offset, StreamEpoch, StreamId, WalSequence
 from stream.ports import (
     CommitObjects,
@@ -91,6 +91,9 @@ class ControllerStreamMetadata:
             await self._client.commit(message, timeout_s=self._timeout_s)
         except StreamRefused as error:
             raise await self._commit_refused(error, commit) from error
+        except ObjectRefused as error:
+            is_prepared = any(item.object_id is not None for item in commit.objects)
+            raise (ObjectNotPrepared(str(error)) if is_prepared else error) from error
         except (RequestRefused, FollowerStopped) as error:
             raise self._plain(error) from error
 

@@ -143,7 +143,7 @@ CLOCK_OFF: Final = Kind(
 CLOCK_FAR_OFF: Final = Kind(
     "clock-far-off",
     Level.FAIL,
-    "The clock of {who} is {off_s:.0f} s {direction} that of {reference}: leases and deletion graces count on less than a minute.",
+    "The clock of {who} is {off_s:.0f} s {direction} that of {reference}: timestamps of records and log lines are wrong by that.",
     "Set that clock right now (chrony, systemd-timesyncd); Amazon S3 refuses requests that are 15 minutes off.",
 )
 

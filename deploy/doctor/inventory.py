@@ -14,6 +14,7 @@ Must not do I/O. Source: ADR 0013, 0030; `controller.janitor`, whose rules for W
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from typing import Final, NamedTuple
+from uuid import UUID
 
 from controller.metadata.image import MetadataImage
 from controller.metadata.objects import ObjectPhase
@@ -126,9 +127,13 @@ class Inventory:
         self.foreign = Suspects()
         self.staged: dict[str, int] = {}
         """Oldest object of each staged write."""
-        self.lease_count = 0
+        self._lease_ids: set[UUID] = set()
         self.other_clusters: set[str] = set()
         self.backlogs: dict[WalIdentity, Backlog] = {}
+
+    @property
+    def lease_count(self) -> int:
+        return len(self._lease_ids)
 
     def saw(self, part: str, info: ObjectInfo) -> None:
         """One listed key, in the order of the part's keys."""
@@ -231,8 +236,8 @@ class Inventory:
             self.other_clusters.add(parsed[0])
 
     def _lease(self, info: ObjectInfo) -> None:
-        if parse_lease_key(self._cluster_id, info.key) is not None:
-            self.lease_count += 1
+        if (parsed := parse_lease_key(self._cluster_id, info.key)) is not None:
+            self._lease_ids.add(parsed[0])
         elif info.key.startswith(lease_prefix(self._cluster_id)):
             self.foreign.add(info)
 

@@ -23,7 +23,7 @@ from deploy.doctor.facts import (
 from deploy.doctor.findings import CheckResult, Finding, listed, result, unchecked
 from deploy.doctor.inventory import Backlog, Damaged, LostRange, Suspect
 from deploy.output import size
-from stream.manifest.leases import CLOCK_SKEW_MS_MAX, LEASES_MAX
+from stream.manifest.leases import LEASES_MAX
 from stream.ports import WalIdentity
 
 FINDINGS_OF_A_KIND_MAX: Final = 100
@@ -37,6 +37,7 @@ SLOW_MS: Final[Mapping[str, tuple[int, str]]] = {
 """In milliseconds, with what suffers. S3 Standard answers small requests in 20 to 200."""
 
 CLOCK_OFF_MS: Final = 5_000
+CLOCK_FAR_OFF_MS: Final = 60_000
 CONTROLLER_LAG_MS: Final = 5_000
 """A voter that has not been level with the leader for so long: elections take a second."""
 FSYNC_MS: Final = 200
@@ -89,7 +90,7 @@ def clocks(spans: Sequence[ClockSpan]) -> CheckResult:
         off_ms = abs(span.off_ms)
         if off_ms < CLOCK_OFF_MS:
             continue
-        kind = f.CLOCK_FAR_OFF if off_ms >= CLOCK_SKEW_MS_MAX else f.CLOCK_OFF
+        kind = f.CLOCK_FAR_OFF if off_ms >= CLOCK_FAR_OFF_MS else f.CLOCK_OFF
         direction = "ahead of" if span.off_ms > 0 else "behind"
         found.append(kind.found(who=span.who, off_s=off_ms / 1_000, direction=direction, reference=span.reference))
     return result(f.CLOCKS, f"{len(spans)} compared, {len(found)} off by {CLOCK_OFF_MS // 1_000} s or more", found)

@@ -22,7 +22,7 @@ from objectstore.probe import probe_conditional_writes
 from stream.errors import ObjectCorrupt
 from stream.format.layout import HEADER_BYTES
 from stream.format.reader import parse_header
-from stream.keys import lease_prefix, manifest_prefix, parse_manifest_key
+from stream.keys import lease_prefix, manifest_prefix, parse_lease_key, parse_manifest_key
 from stream.manifest.leases import LEASES_MAX
 from stream.manifest.model import ManifestRoot
 from stream.manifest.sections import load_root
@@ -141,7 +141,8 @@ async def newest_manifest(store: ObjectStore, cluster_id: str) -> ManifestRoot |
 
 async def manifest_facts(store: ObjectStore, cluster_id: str, root: ManifestRoot | None, now_ms: int, *, is_behind: bool) -> ManifestFacts:
     prefix = lease_prefix(cluster_id)
-    leases = len([info async for info in store.list(prefix, limit=LEASES_MAX + 1)])
+    parsed = [parse_lease_key(cluster_id, info.key) async for info in store.list(prefix, limit=2 * LEASES_MAX)]
+    leases = len({found[0] for found in parsed if found is not None})
     return ManifestFacts(root.published_ms if root else 0, root.version if root else 0, is_behind, leases, prefix, now_ms)
 
 

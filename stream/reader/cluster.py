@@ -6,14 +6,12 @@ Must not import Arrow at once: Spark makes a process to ask for the columns, and
 """
 
 import asyncio
-import time
 from collections.abc import Awaitable, Sequence
 from dataclasses import dataclass
 from typing import Final, TypeVar
 from uuid import UUID
 from weakref import WeakKeyDictionary
 
-from stream.ids import Millis
 from stream.manifest.leases import HeldLease
 from stream.manifest.model import ManifestRoot
 from stream.manifest.plan import OffsetRange
@@ -156,11 +154,7 @@ class StoreCluster:
     async def _held(self, lease_id: UUID, owner: str) -> HeldLease:
         view = await self.view()
         store = await background().store(self.store_url)
-        return HeldLease(store, view.cluster_id, lease_id, owner, _now_ms)
-
-
-def _now_ms() -> Millis:
-    return Millis(time.time_ns() // 1_000_000)
+        return HeldLease(store, view.cluster_id, lease_id, owner)
 
 
 async def _settled(look: Awaitable[_T]) -> _T:

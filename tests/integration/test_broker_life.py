@@ -1,7 +1,9 @@
 """Brokers that leave, die, are fenced and lose their controller: acknowledged records survive, clients find their way."""
 
 import asyncio
+import time
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 from aiokafka import AIOKafkaConsumer, AIOKafkaProducer
@@ -150,3 +152,15 @@ async def test_store_that_ignores_conditions_is_refused() -> None:
 
     with pytest.raises(ConditionalWritesIgnored):
         await Broker.start(BrokerConfig(listeners=("127.0.0.1:0",)), Careless())
+
+
+async def test_coordinators_measure_time_by_clocks_that_do_not_step(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Members and transactions must not time out because the machine's clock is set."""
+    hour_ms = 3_600_000
+    async with Cluster(tmp_path) as cluster:
+        broker = cluster.broker
+        clocks = (broker.groups._now_ms, broker.transactions._now_ms)
+        before = [clock() for clock in clocks]
+        monkeypatch.setattr("broker.node.time", SimpleNamespace(time_ns=lambda: time.time_ns() + hour_ms * 1_000_000))
+        assert broker.now_ms() >= before[0] + hour_ms
+        assert all(then <= clock() < then + hour_ms // 2 for then, clock in zip(before, clocks, strict=True))

@@ -47,6 +47,7 @@ from objectstore.ports import ObjectStore
 from objectstore.retry import RetryingStore, RetryPolicy
 from stream.batch.records import Record, decode_records
 from stream.block_cache import BlockCache
+from stream.clock import steady
 from stream.compaction.merge import Merger
 from stream.errors import StreamError, WalFenced
 from stream.ids import Millis, NodeId
@@ -215,6 +216,7 @@ class SimBroker:
         world.trace("serving", self.process.name, me.node_epoch)
 
     def _start_coordinators(self) -> None:
+        now_ms = steady(self.now_ms, self.world.loop.time)
         self.groups = GroupCoordinator(
             TopicLog(self, OFFSETS_TOPIC), GroupLimits(), now_ms=self.now_ms, new_member_id=lambda _: f"m{self.rng.getrandbits(64)}"
         )
@@ -222,7 +224,7 @@ class SimBroker:
             TopicLog(self, TRANSACTIONS_TOPIC),
             MarkerSender(self._leader_of, SimMarkerPeers(self.world, self).write),
             TransactionLimits(),
-            now_ms=self.now_ms,
+            now_ms=now_ms,
             allocate_producer_id=self.producer_ids.allocate,
             tick_interval_ms=self.config.transaction_abort_timed_out_transaction_cleanup_interval_ms,
         )

@@ -210,9 +210,10 @@ class MemoryStreamMetadata:
         self.commit_gate.set()
         """Cleared: commits wait, before they take effect."""
 
-    def refuse(self, method: str, count: int = 1) -> None:
-        """The next calls of this method raise TimeoutError and do nothing."""
-        self.disturbances.extend(Disturbance(method, TimeoutError("the controller did not answer"), False) for _ in range(count))
+    def refuse(self, method: str, count: int = 1, error: Exception | None = None) -> None:
+        """The next calls of this method raise the error (TimeoutError if none is given) and do nothing."""
+        told = error or TimeoutError("the controller did not answer")
+        self.disturbances.extend(Disturbance(method, told, False) for _ in range(count))
 
     def lose_reply(self, method: str, count: int = 1) -> None:
         """The next calls of this method take effect and raise TimeoutError."""

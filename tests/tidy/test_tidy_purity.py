@@ -77,6 +77,7 @@ CORES = (
     "controller/recover/plan.py",
     "controller/recover/report.py",
     "controller/sessions.py",
+    "controller/timeline.py",
     "controller/listeners.py",
     "controller/raft/messages.py",
     "controller/raft/quorum.py",

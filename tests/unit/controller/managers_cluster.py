@@ -9,9 +9,10 @@ from controller.managers.elections import elect_leaderless
 from controller.managers.result import Result
 from controller.metadata.codec import decode_record, encode_record
 from controller.metadata.image import MetadataImage
-from controller.metadata.records import ClusterRecord, PartitionRecord, RangeEntry, Record
+from controller.metadata.objects import ObjectState
+from controller.metadata.records import ClusterRecord, MetadataOffset, PartitionRecord, RangeEntry, Record
 from controller.metadata.snapshot import ImageCopy
-from controller.metadata.topics import leader_of
+from controller.metadata.topics import PartitionKey, leader_of
 from controller.rpc.messages import (
     AlterReassignments,
     CloseItem,
@@ -34,6 +35,7 @@ from controller.rpc.messages import (
     Status,
     TrimStream,
 )
+from controller.timeline import Timeline
 from stream.ids import Millis, NodeEpoch, NodeId, ObjectId, Offset, StreamEpoch, StreamId, WalSequence
 from stream.keys import wal_key
 from stream.ports import ObjectRole, WalIdentity
@@ -78,6 +80,8 @@ class Cluster:
         self.now_ms = Millis(1_000)
         self.live: set[NodeId] = set()
         self.uuids = 0
+        self.timeline = Timeline()
+        self.moves: dict[reassign.MoveUnderWay, int] = {}
         self.apply([ClusterRecord("test")])
 
     def new_uuid(self) -> UUID:
@@ -87,6 +91,20 @@ class Cluster:
     def apply(self, records: Sequence[Record]) -> None:
         self.image.apply_all(records)
         self.image.check_invariants()
+        self.timeline.note(self.image.end_offset, self.now_ms / 1_000)
+        self.moves = {move: self.moves.get(move, self.now_ms) for move in reassign.moves_under_way(self.image)}
+
+    def age_s(self, offset: MetadataOffset) -> float:
+        return self.timeline.age_s(offset, self.now_ms / 1_000)
+
+    def deletable(self, after_ms: int, late_ms: int, limit: int = 10) -> list[ObjectState]:
+        """What may be deleted in so many milliseconds, with a read grace of a second."""
+        later_s = (self.now_ms + after_ms) / 1_000
+        return objects.deletable(self.image, lambda offset: self.timeline.age_s(offset, later_s), 1_000, late_ms, limit)
+
+    def overdue(self) -> dict[WalIdentity, PartitionKey]:
+        late = [move for move, since_ms in self.moves.items() if self.now_ms - since_ms >= MOVE_TIMEOUT_MS]
+        return reassign.sources_of(self.image, late)
 
     def run(self, result: Result[T], status: Status = Status.OK, *, records: int | None = None) -> T | None:
         """Expect `status` (and so many records), apply."""
@@ -110,12 +128,12 @@ class Cluster:
 
     def tick(self) -> None:
         """What the controller does by itself between requests."""
-        overdue = reassign.overdue_sources(self.image, self.now_ms)
+        overdue = self.overdue()
         self.apply(nodes.fence_brokers(self.image, overdue))
         self.live -= {node.node_id for node in overdue}
         self.apply(recovery.assign_recoveries(self.image, self.live))
         self.apply(elect_leaderless(self.image, self.live, self.now_ms))
-        self.apply(objects.expire_prepared(self.image, self.now_ms, 100))
+        self.apply(objects.expire_prepared(self.image, self.now_ms, self.age_s, 100))
         self.apply(objects.destroy_unreferenced(self.image, self.now_ms, 100))
 
     def create(self, topic: NewTopic, status: Status = Status.OK) -> CreatedTopic:

@@ -113,7 +113,7 @@ class Managers(RuleBasedStateMachine):
     @rule(ms=st.sampled_from([1, 1_000, 4_000_000]))
     def time(self, ms: int) -> None:
         self.cluster.now_ms = Millis(self.cluster.now_ms + ms)
-        due = [state.object_id for state in objects.deletable(self.image, self.cluster.now_ms, 1_000, 3_600_000, 5)]
+        due = [state.object_id for state in self.cluster.deletable(0, 3_600_000, 5)]
         self.cluster.apply(objects.objects_removed(self.image, due))
 
     @precondition(lambda self: self.incarnations)
@@ -336,6 +336,7 @@ class Managers(RuleBasedStateMachine):
         """Whatever happened: within the deadlines every partition has exactly one leader, who can open it."""
         image = self.image
         self.cluster.now_ms = Millis(self.cluster.now_ms + 20_000)
+        self.cluster.tick()  # this may fence every broker: each of them may be the source of a move
         if not any(not node.draining for node in image.nodes if node.node_id in self.cluster.live and not node.fenced):
             self.incarnations.append(self.cluster.broker(5))
         for _ in range(50):

@@ -55,7 +55,7 @@ async def test_a_lease_keeps_destroyed_objects_until_it_is_released(tmp_path: Pa
 
         await until(lambda: len(store._keys) >= 3)
         await until_async(offsets, (0, 10))
-        lease = HeldLease(store, view.cluster_id, uuid4(), "test", lambda: view.root.published_ms)
+        lease = HeldLease(store, view.cluster_id, uuid4(), "test")
         await lease.create(view.root, 3_600_000)
         await broker.metadata.trim_stream(stream.stream_id, stream.epoch, Offset(5))
         await until_async(offsets, (5, 10))

@@ -219,7 +219,7 @@ def test_a_source_that_hangs_is_fenced_at_the_deadline() -> None:
     world.now_ms = Millis(world.now_ms + MOVE_TIMEOUT_MS - 1)
     world.tick()
     assert world.image.nodes.is_alive(world.nodes[1])
-    world.image = snapshot_of(world.image)  # a new controller knows the deadline
+    world.image = snapshot_of(world.image)
     world.now_ms = Millis(world.now_ms + 1)
     world.tick()
     assert not world.image.nodes.is_alive(world.nodes[1])
@@ -227,7 +227,7 @@ def test_a_source_that_hangs_is_fenced_at_the_deadline() -> None:
     world.recover(world.nodes[2], world.nodes[1], end=0)
     world.leads(2, 1, 2)
     world.now_ms = Millis(world.now_ms + MOVE_TIMEOUT_MS)
-    assert reassign.overdue_sources(world.image, world.now_ms) == {}
+    assert world.overdue() == {}
 
 
 def test_nobody_eligible_waits_for_a_broker() -> None:

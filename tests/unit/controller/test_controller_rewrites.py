@@ -144,7 +144,7 @@ def test_what_is_not_committed_in_time_is_collected(cluster: Cluster, one: WalId
     cluster.now_ms = Millis(cluster.now_ms + 1_000)
     cluster.tick()
     assert statuses(cluster, item(target, 0, 9, sources(cluster, 0, 9)), records=0) == [Status.OBJECT_NOT_EXIST]
-    due = objects.deletable(cluster.image, Millis(cluster.now_ms + 5_000), 1_000, 5_000, 10)
+    due = cluster.deletable(5_000, 5_000)
     assert [state.key for state in due] == [target.key]
 
 

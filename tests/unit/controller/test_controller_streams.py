@@ -290,8 +290,8 @@ class TestObjects:
         cluster.now_ms += objects.PREPARED_TTL_MS
         cluster.tick()
         late_ms = 3_600_000
-        assert objects.deletable(cluster.image, Millis(cluster.now_ms + late_ms - 1), 1_000, late_ms, 10) == []
-        due = objects.deletable(cluster.image, Millis(cluster.now_ms + late_ms), 1_000, late_ms, 10)
+        assert cluster.deletable(late_ms - 1, late_ms) == []
+        due = cluster.deletable(late_ms, late_ms)
         assert [state.object_id for state in due] == [item.object_id]
 
     def test_destroyed_objects_are_removed_after_the_grace(self, cluster: Cluster, one: WalIdentity) -> None:
@@ -299,8 +299,8 @@ class TestObjects:
         cluster.commit(one, uploaded(item, part(1, 0, 5)))
         cluster.delete("t")
         cluster.tick()
-        assert objects.deletable(cluster.image, Millis(cluster.now_ms + 999), 1_000, 3_600_000, 10) == []
-        due = objects.deletable(cluster.image, Millis(cluster.now_ms + 1_000), 1_000, 3_600_000, 10)
+        assert cluster.deletable(999, 3_600_000) == []
+        due = cluster.deletable(1_000, 3_600_000)
         assert [state.object_id for state in due] == [item.object_id]
         cluster.apply(objects.objects_removed(cluster.image, [item.object_id, item.object_id, ObjectId(99)]))
         assert len(cluster.image.objects) == 0

@@ -365,7 +365,7 @@ WHOLE = {data_key(ObjectId(10)): 100, data_key(ObjectId(11)): 100, **slots(DEAD,
 
 
 def test_what_is_there_is_neither_missing_nor_an_orphan() -> None:
-    image = image_of(*LOG, ENDED, ObjectPrepared(ObjectId(13), data_key(ObjectId(13)), Millis(0)))
+    image = image_of(*LOG, ENDED, ObjectPrepared(ObjectId(13), data_key(ObjectId(13)), 0, MetadataOffset(0)))
     inventory = listed(image, {**WHOLE, data_key(ObjectId(13)): 7})
     assert (inventory.missing(), inventory.damaged(), inventory.orphans(), inventory.foreign.count) == ([], [], [], 0)
 
@@ -400,7 +400,7 @@ def test_an_orphan_is_unknown_twice_and_old() -> None:
     young = listed(image, {**WHOLE, orphan: 5}, age_ms=10)
     assert (young.orphans(), young.young_count) == ([], 1)
     raced = listed(image, {**WHOLE, orphan: 5})
-    image.apply_all([ObjectPrepared(ObjectId(999), orphan, Millis(0))])
+    image.apply_all([ObjectPrepared(ObjectId(999), orphan, 0, MetadataOffset(0))])
     assert raced.orphans() == []
 
 
@@ -427,7 +427,7 @@ def test_the_rest_of_the_bucket_by_its_own_rules() -> None:
     week_ms = 8 * 24 * 3_600_000
     keys = (
         f"meta/c/log/{0:020d}", f"meta/c/snapshots/{5:020d}-{1:020d}", "meta/other/log/x", f"manifest/c/{'9' * 19}8",
-        "leases/c/00000000-0000-0000-0000-000000000001", "leases/c/x", "probe/1", "probe/probe-abc", "spark/c/q/start",
+        *(f"leases/c/{UUID(int=1)}-{serial:010d}" for serial in (3, 4)), "leases/c/x", "probe/1", "probe/probe-abc", "spark/c/q/start",
         "staged/w/00000000000000000001/x", "data/0zz",
     )  # fmt: skip
     inventory = listed(MetadataImage(), dict.fromkeys(keys, 1), age_ms=week_ms)
@@ -439,7 +439,10 @@ def test_the_rest_of_the_bucket_by_its_own_rules() -> None:
 
 
 def test_what_was_given_up_long_ago_is_overdue() -> None:
-    image = image_of(ObjectPrepared(ObjectId(1), data_key(ObjectId(1)), Millis(0)), ObjectDestroyed(ObjectId(1), Millis(NOW_MS - 10_000)))
+    image = image_of(
+        ObjectPrepared(ObjectId(1), data_key(ObjectId(1)), 0, MetadataOffset(0)),
+        ObjectDestroyed(ObjectId(1), Millis(NOW_MS - 10_000), MetadataOffset(0)),
+    )
     assert (overdue(image, NOW_MS, 9_000), overdue(image, NOW_MS, 10_000)) == (1, 0)
 
 
@@ -469,7 +472,7 @@ async def test_what_has_become_known_since_is_not_deleted_batch_by_batch() -> No
     for key in keys:
         await store.put(key, b"x")
     kept = ObjectId(0), ObjectId(DELETE_BATCH_COUNT)
-    metadata = Growing(*(ObjectPrepared(number, data_key(number), Millis(0)) for number in kept))
+    metadata = Growing(*(ObjectPrepared(number, data_key(number), 0, MetadataOffset(0)) for number in kept))
     assert await delete_orphans(store, metadata, [Suspect(key, 1, 0) for key in keys], lambda _: None) == DELETE_BATCH_COUNT
     assert {info.key async for info in store.list("")} == {data_key(number) for number in kept}
 

@@ -1,37 +1,78 @@
-"""Leases: what they hold back, for how long, and whatever is written into them."""
+"""Leases: what they hold back, for how long, and whatever is written into them, deleted or renewed meanwhile."""
 
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from uuid import UUID, uuid4
 
 import msgspec
 import pytest
 
+from objectstore.errors import Unavailable
 from objectstore.memory import MemoryStore
+from objectstore.ports import ObjectInfo
 from stream.ids import Millis
 from stream.keys import lease_key, lease_prefix, parse_lease_key
 from stream.manifest import leases
 from stream.manifest.errors import TooManyLeases
-from stream.manifest.leases import CLOCK_SKEW_MS_MAX, LEASE_MS_MAX, HeldLease, Lease, LeaseBook
+from stream.manifest.leases import LEASE_MS_MAX, HeldLease, Lease, LeaseBook
 from stream.manifest.model import ManifestRoot
 
 DAY_MS = 24 * 3_600_000
+HOUR_MS = 3_600_000
 START_MS = 1_700_000_000_000
+
+Act = Callable[[], Awaitable[object]]
+
+
+class InterleavedStore(MemoryStore):
+    """Something happens between two requests of somebody else, once."""
+
+    def __init__(self, now_ms: Callable[[], int]) -> None:
+        super().__init__(now_ms)
+        self.after_list: Act | None = None
+        self.before_delete: Act | None = None
+        self.deletes_fail = False
+
+    async def list(self, prefix: str, *, start_after: str = "", limit: int = 0) -> AsyncIterator[ObjectInfo]:
+        for info in [info async for info in super().list(prefix, start_after=start_after, limit=limit)]:
+            yield info
+        act, self.after_list = self.after_list, None
+        if act is not None:
+            await act()
+
+    async def delete(self, keys: Sequence[str]) -> None:
+        act, self.before_delete = self.before_delete, None
+        if act is not None:
+            await act()
+        if self.deletes_fail:
+            raise Unavailable("delete", keys[0], "injected")
+        await super().delete(keys)
 
 
 class World:
+    """wall_ms: of the controller and the store; now_s: of the controller's monotonic clock."""
+
     def __init__(self) -> None:
-        self.now_ms = START_MS
-        self.store = MemoryStore(lambda: self.now_ms)
-        self.book = LeaseBook(self.store, "c")
+        self.wall_ms = START_MS
+        self.now_s = 77.0
+        self.offset = 100
+        self.store = InterleavedStore(lambda: self.wall_ms)
+        self.book = self.new_leader()
+
+    def new_leader(self) -> LeaseBook:
+        return LeaseBook(self.store, "c", now=lambda: self.now_s, now_ms=lambda: Millis(self.wall_ms))
+
+    def pass_time(self, ms: int) -> None:
+        self.wall_ms += ms
+        self.now_s += ms / 1_000
 
     def lease(self) -> HeldLease:
-        return HeldLease(self.store, "c", uuid4(), "a job", lambda: Millis(self.now_ms))
+        return HeldLease(self.store, "c", uuid4(), "a job")
 
     def root(self) -> ManifestRoot:
-        return ManifestRoot("c", 1, 7, 99, Millis(self.now_ms), (), ())
+        return ManifestRoot("c", 1, 7, self.offset, Millis(self.wall_ms), (), ())
 
     async def kept_from(self) -> int | None:
-        kept = await self.book.keep_from(self.now_ms)
-        return None if kept is None else kept + CLOCK_SKEW_MS_MAX
+        return await self.book.keep_from()
 
     async def count(self) -> int:
         return len([info async for info in self.store.list(lease_prefix("c"))])
@@ -46,56 +87,126 @@ async def test_the_oldest_live_lease_holds_until_it_is_released(world: World) ->
     assert await world.kept_from() is None
     first, second = world.lease(), world.lease()
     await first.create(world.root(), DAY_MS)
-    world.now_ms += 1_000
+    world.offset = 110
     await second.create(world.root(), DAY_MS)
-    assert await world.kept_from() == START_MS
+    assert await world.kept_from() == 100
     await first.release()
-    assert await world.kept_from() == START_MS + 1_000
-    world.now_ms += 1_000
+    assert await world.kept_from() == 110
+    world.offset = 120
     await second.renew(world.root(), DAY_MS)
-    assert await world.kept_from() == START_MS + 2_000
+    assert await world.kept_from() == 120
+    assert await world.count() == 1
 
 
 async def test_an_expired_lease_is_removed(world: World) -> None:
     lease = world.lease()
     await lease.create(world.root(), 5_000)
-    world.now_ms += 4_999
-    assert await world.kept_from() == START_MS
-    world.now_ms += 1
+    assert await world.kept_from() == 100
+    world.pass_time(4_999)
+    assert await world.kept_from() == 100
+    world.pass_time(1)
     assert await world.kept_from() is None
+    assert await world.count() == 0
+
+
+@pytest.mark.parametrize("step_ms", [HOUR_MS, -HOUR_MS])
+async def test_a_step_of_the_controllers_clock_ends_and_prolongs_no_lease(world: World, step_ms: int) -> None:
+    await world.lease().create(world.root(), 60_000)
+    assert await world.kept_from() == 100
+    world.wall_ms += step_ms
+    world.pass_time(59_999)
+    assert await world.kept_from() == 100
+    world.pass_time(1)
+    assert await world.kept_from() is None
+
+
+async def test_a_new_leader_lets_a_lease_begin_anew(world: World) -> None:
+    await world.lease().create(world.root(), 60_000)
+    assert await world.kept_from() == 100
+    world.pass_time(50_000)
+    world.book = world.new_leader()
+    assert await world.kept_from() == 100
+    world.pass_time(59_999)
+    assert await world.kept_from() == 100
+    world.pass_time(1)
+    assert await world.kept_from() is None
+
+
+async def test_a_lease_that_is_renewed_before_an_expired_one_is_deleted_stays(world: World) -> None:
+    """The janitor's LIST shows the old renewal only; its DELETE comes behind the next one."""
+    lease = world.lease()
+    await lease.create(world.root(), 5_000)
+    assert await world.kept_from() == 100
+    world.pass_time(5_000)
+    world.store.before_delete = lambda: lease.renew(world.root(), 5_000)
+    await world.kept_from()
+    assert await world.kept_from() == 100
+    assert await world.count() == 1
+
+
+async def test_a_lease_that_is_renewed_between_list_and_get_holds(world: World) -> None:
+    """What the LIST showed is gone when it is read, and its successor came too late for the LIST."""
+    lease = world.lease()
+    await lease.create(world.root(), 5_000)
+    world.store.after_list = lambda: lease.renew(world.root(), 5_000)
+    kept = await world.kept_from()
+    assert kept is not None
+    assert kept <= 100
+    assert await world.kept_from() == 100
+
+
+async def test_renewals_that_could_not_be_deleted_go_with_the_next(world: World) -> None:
+    lease = world.lease()
+    await lease.create(world.root(), DAY_MS)
+    world.store.deletes_fail = True
+    await lease.renew(world.root(), DAY_MS)
+    assert await world.count() == 2
+    with pytest.raises(Unavailable):
+        await lease.release()
+    world.store.deletes_fail = False
+    world.offset = 200
+    await lease.renew(world.root(), DAY_MS)
+    assert await world.count() == 1
+    assert await world.kept_from() == 200
+    await lease.release()
     assert await world.count() == 0
 
 
 async def test_no_lease_binds_for_more_than_seven_days(world: World) -> None:
     with pytest.raises(ValueError, match="604800000"):
         await world.lease().create(world.root(), LEASE_MS_MAX + 1)
-    bold = Lease("x", START_MS + 100 * DAY_MS, 1, 1, START_MS)
-    await world.store.put(lease_key("c", uuid4()), msgspec.json.encode(bold))
+    bold = Lease("x", 100 * DAY_MS, 1, 100, START_MS + 50 * DAY_MS)
+    await world.store.put(lease_key("c", uuid4(), 0), msgspec.json.encode(bold))
     old = world.root()
     renewed = world.lease()
     await renewed.create(old, DAY_MS)
-    world.now_ms += LEASE_MS_MAX - 1
+    assert await world.kept_from() == 100
+    world.pass_time(LEASE_MS_MAX - 1)
     await renewed.renew(old, DAY_MS)
-    assert await world.kept_from() == START_MS
-    world.now_ms += 1
+    assert await world.kept_from() == 100
+    world.pass_time(1)
     assert await world.kept_from() is None
     assert await world.count() == 0
 
 
 @pytest.mark.parametrize("data", [b"", b"{", b'{"owner": 1}', b"\xff" * 10_000])
-async def test_a_damaged_lease_binds_from_when_it_was_written(world: World, data: bytes) -> None:
-    await world.store.put(lease_key("c", UUID(int=5)), data)
-    assert await world.kept_from() == START_MS
-    world.now_ms += LEASE_MS_MAX
+async def test_a_damaged_lease_holds_everything(world: World, data: bytes) -> None:
+    await world.store.put(lease_key("c", UUID(int=5), 0), data)
+    assert await world.kept_from() == 0
+    world.pass_time(LEASE_MS_MAX)
     assert await world.kept_from() is None
 
 
 async def test_there_is_a_limit_to_their_number(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(leases, "LEASES_MAX", 2)
     for _ in range(2):
-        await world.lease().create(world.root(), DAY_MS)
+        held = world.lease()
+        await held.create(world.root(), DAY_MS)
     with pytest.raises(TooManyLeases):
         await world.lease().create(world.root(), DAY_MS)
+    world.store.deletes_fail = True
+    await held.renew(world.root(), DAY_MS)  # three objects, two leases
+    assert await world.kept_from() == 100
 
 
 async def test_other_keys_are_left_alone(world: World) -> None:
@@ -103,6 +214,6 @@ async def test_other_keys_are_left_alone(world: World) -> None:
     assert await world.kept_from() is None
     assert await world.count() == 1
     assert parse_lease_key("c", "leases/c/mine") is None
-    key = lease_key("c", UUID(int=5))
-    assert parse_lease_key("c", key) == UUID(int=5)
+    key = lease_key("c", UUID(int=5), 12)
+    assert parse_lease_key("c", key) == (UUID(int=5), 12)
     assert parse_lease_key("c", key.upper()) is None

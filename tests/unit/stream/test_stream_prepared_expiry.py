@@ -1,8 +1,9 @@
-"""A controller that is away longer than prepared objects live must not leave a broker that repeats a hopeless commit for ever."""
+"""A controller that is away longer than prepared objects live, or forgets them, must not leave a broker that repeats a hopeless commit."""
 
 from dataclasses import replace
 
 from objectstore.memory import MemoryStore
+from stream.errors import ObjectNotPrepared
 from tests.support.stream_metadata import MemoryController
 from tests.support.stream_storage import FAST, Node, until
 
@@ -18,5 +19,35 @@ async def test_a_block_whose_prepared_objects_grew_old_is_written_anew() -> None
     (committed,) = controller.commits[0].objects
     assert committed.object_id is not None
     assert committed.object_id > 1, "the first one has expired by now"
+    assert await node.read_all(stream_id) == [0, 1, 2]
+    await node.storage.abandon()
+
+
+async def test_a_block_whose_prepared_objects_are_not_known_any_more_is_written_anew_at_once() -> None:
+    """However long they should have lived: 30 minutes here."""
+    controller = MemoryController()
+    stream_id = controller.create_stream(1)
+    node = Node(MemoryStore(), controller, config=replace(FAST, block_bytes_max=1, prepared_reuse_ms=1_800_000))
+    await node.open(stream_id)
+    node.metadata.refuse("commit", 2, ObjectNotPrepared("object 1 is not prepared"))
+    await node.write(stream_id, 3)
+    await until(lambda: bool(controller.commits))
+    (committed,) = controller.commits[0].objects
+    assert committed.object_id == 3
+    assert await node.read_all(stream_id) == [0, 1, 2]
+    await node.storage.abandon()
+
+
+async def test_a_commit_whose_reply_was_lost_before_its_object_was_forgotten_adds_nothing_twice() -> None:
+    controller = MemoryController()
+    stream_id = controller.create_stream(1)
+    node = Node(MemoryStore(), controller, config=replace(FAST, block_bytes_max=1, prepared_reuse_ms=1_800_000))
+    await node.open(stream_id)
+    node.metadata.lose_reply("commit")
+    node.metadata.refuse("commit", 1, ObjectNotPrepared("object 1 is not prepared"))
+    await node.write(stream_id, 3)
+    await until(lambda: len(controller.commits) == 2)
+    assert [item.object_id for commit in controller.commits for item in commit.objects] == [1, 2]
+    assert len(controller.streams[stream_id].ranges) == 1
     assert await node.read_all(stream_id) == [0, 1, 2]
     await node.storage.abandon()

@@ -1,0 +1,114 @@
+"""The wall clock of the active controller steps by hours, and no duration changes."""
+
+from pathlib import Path
+
+import pytest
+from support.controller_cluster import Broker, Cluster, until
+
+from controller.metadata.objects import ObjectPhase
+from controller.rpc import messages as m
+from controller.runtime import Runtime
+from stream.clock import steady
+from stream.errors import ObjectNotPrepared
+from stream.ids import Millis, NodeId, Offset, StreamId
+from stream.ports import CommitObjects, NewObject, ObjectRole, OpenStream, PreparedObject, StreamRange
+
+HOUR_MS = 3_600_000
+
+
+class SteppingCluster(Cluster):
+    def __init__(self, directory: Path, **settings: object) -> None:
+        super().__init__(directory, **settings)
+        self.wall_ms = 1_700_000_000_000
+        self.server._now_ms = lambda: Millis(self.wall_ms)
+
+    async def rounds(self, name: str, count: int) -> None:
+        """The controller does this again and again; wait for so many times."""
+        done = 0
+        real = Runtime.submit
+
+        async def submit(runtime: Runtime, asked: str, *args: object, **options: object) -> object:
+            nonlocal done
+            reply = await real(runtime, asked, *args, **options)  # type: ignore[arg-type]
+            done += asked == name
+            return reply
+
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(Runtime, "submit", submit)
+            await until(lambda: done >= count)
+
+
+async def stream_of(broker: Broker) -> OpenStream:
+    await broker.client.create_topics(m.CreateTopics(topics=[m.NewTopic(name="t")]))
+    found = broker.image.topics.by_name("t")
+    assert found is not None
+    opening = [OpenStream(stream_id, found.partitions[0].leader_epoch) for stream_id in found.partitions[0].stream_ids]
+    await broker.metadata.open_streams(opening)
+    return next(item for item in opening if item.stream_id == found.partitions[0].data_stream_id)
+
+
+def written(target: PreparedObject, stream_id: StreamId) -> CommitObjects:
+    held = StreamRange(stream_id, Offset(0), Offset(5), 5, 100, Millis(1))
+    return CommitObjects(objects=(NewObject(target.object_id, target.key, ObjectRole.STREAM, 100, (held,)),))
+
+
+@pytest.mark.parametrize("step_ms", [2 * HOUR_MS, -2 * HOUR_MS])
+async def test_prepared_objects_outlive_a_step_of_the_wall_clock(tmp_path: Path, step_ms: int) -> None:
+    cluster = SteppingCluster(tmp_path / "controller")
+    await cluster.start()
+    try:
+        broker = await cluster.broker()
+        stream = await stream_of(broker)
+        target = (await broker.metadata.prepare_objects(1))[0]
+        cluster.wall_ms += step_ms
+        await cluster.rounds("ExpirePrepared", 3)
+        await broker.metadata.commit(written(target, stream.stream_id))
+        state = broker.image.objects.get(target.object_id)
+        assert state is not None
+        assert state.phase == ObjectPhase.COMMITTED
+    finally:
+        await cluster.stop()
+
+
+async def test_a_commit_of_an_object_that_is_not_prepared_says_so(tmp_path: Path) -> None:
+    cluster = SteppingCluster(tmp_path / "controller")
+    await cluster.start()
+    try:
+        broker = await cluster.broker()
+        stream = await stream_of(broker)
+        target = (await broker.metadata.prepare_objects(1))[0]
+        with pytest.raises(ObjectNotPrepared, match="prepare it again"):
+            await broker.metadata.commit(written(PreparedObject(target.object_id, target.key + "x"), stream.stream_id))
+    finally:
+        await cluster.stop()
+
+
+@pytest.mark.parametrize("step_ms", [2 * HOUR_MS, -2 * HOUR_MS])
+async def test_a_source_has_the_moves_timeout_whatever_the_wall_clock_says(tmp_path: Path, step_ms: int) -> None:
+    """Neither is it fenced early, nor does a hung one stay for hours."""
+    timeout_ms = 60_000 if step_ms > 0 else 200
+    cluster = SteppingCluster(tmp_path / "controller", move_timeout_ms=timeout_ms)
+    await cluster.start()
+    try:
+        source = await cluster.broker()
+        await stream_of(source)
+        other = await cluster.broker()
+        wanted = m.PartitionTarget(topic="t", partition=0, replicas=[NodeId(other.node.node_id)])
+        await source.client.alter_reassignments(m.AlterReassignments(partitions=[wanted]))
+        cluster.wall_ms += step_ms
+        if step_ms > 0:
+            await cluster.rounds("FenceOverdue", 3)
+            assert other.image.nodes.is_alive(source.node)
+        else:
+            await until(lambda: not other.image.nodes.is_alive(source.node))
+    finally:
+        await cluster.stop()
+
+
+def test_a_steady_clock_does_not_step() -> None:
+    wall_ms, now_s = 1_000_000, 5.0
+    clock = steady(lambda: Millis(wall_ms), lambda: now_s)
+    wall_ms += HOUR_MS
+    assert clock() == 1_000_000
+    now_s += 1.5
+    assert clock() == 1_001_500

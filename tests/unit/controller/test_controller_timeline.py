@@ -1,0 +1,39 @@
+"""Ages of what stands in the metadata log, by one process's monotonic clock."""
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from controller.metadata.records import MetadataOffset
+from controller.timeline import MOMENTS_MAX, Timeline
+
+
+def test_an_age_counts_from_the_first_note_behind_the_record() -> None:
+    timeline = Timeline()
+    assert timeline.age_s(MetadataOffset(0), 5.0) == 0.0
+    timeline.note(MetadataOffset(10), 100.0)
+    timeline.note(MetadataOffset(10), 105.0)
+    timeline.note(MetadataOffset(12), 110.0)
+    ages = [timeline.age_s(MetadataOffset(offset), 120.0) for offset in (0, 9, 10, 11, 12)]
+    assert ages == [20.0, 20.0, 10.0, 10.0, 0.0]
+
+
+@given(st.lists(st.tuples(st.integers(1, 5), st.floats(0.01, 5.0)), max_size=60), st.integers(0, 300))
+def test_no_age_is_greater_than_the_true_one(steps: list[tuple[int, float]], offset: int) -> None:
+    timeline, end, now, true_s = Timeline(), 0, 0.0, None
+    for records, pause_s in steps:
+        end, now = end + records, now + pause_s
+        timeline.note(MetadataOffset(end), now)
+        if true_s is None and end > offset:
+            true_s = now
+    assert timeline.age_s(MetadataOffset(offset), now) == (0.0 if true_s is None else now - true_s)
+
+
+def test_it_is_bounded_and_what_is_thinned_out_looks_younger_than_it_is() -> None:
+    timeline = Timeline()
+    for second in range(1, 5 * MOMENTS_MAX):
+        timeline.note(MetadataOffset(second), float(second))
+        assert len(timeline) <= MOMENTS_MAX
+    now = float(5 * MOMENTS_MAX)
+    for offset in range(0, 5 * MOMENTS_MAX - 1, 97):
+        age_s = timeline.age_s(MetadataOffset(offset), now)
+        assert 0 < age_s <= now - (offset + 1)
