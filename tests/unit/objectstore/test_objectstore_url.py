@@ -1,15 +1,17 @@
 """Store URLs: what is understood, what is refused and that no secret is shown."""
 
+import asyncio
 import subprocess
 import sys
 from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
 
 from objectstore.config import DirectoryConfig, MemoryConfig, S3Config
 from objectstore.directory import DirectoryStore
-from objectstore.errors import ConditionalWritesIgnored, InvalidStoreUrl
+from objectstore.errors import ConditionalConflict, ConditionalWritesIgnored, InvalidStoreUrl, ObjectNotFound, PreconditionFailed
 from objectstore.memory import MemoryStore
 from objectstore.ports import Body
 from objectstore.prefixed import PrefixedStore
@@ -123,6 +125,54 @@ async def test_the_probe_finds_stores_that_ignore_conditions(ignored: str) -> No
     store = IgnorantStore(ignored)
     with pytest.raises(ConditionalWritesIgnored, match="Amazon S3, MinIO"):
         await probe_conditional_writes(store, "meta/", "1")
+    assert [info async for info in store.list("")] == []
+
+
+class NaiveStore(MemoryStore):
+    """Looks first and writes afterwards: right as long as one request comes after the other."""
+
+    async def put_if_absent(self, key: str, body: Body) -> str:
+        with suppress(ObjectNotFound):
+            await self.head(key)
+            raise PreconditionFailed(key)
+        await asyncio.sleep(0)
+        return await self.put(key, body)
+
+
+class ForgetfulStore(MemoryStore):
+    """Refuses all but one of several at once, and keeps the bytes of the last."""
+
+    async def put_if_absent(self, key: str, body: Body) -> str:
+        try:
+            return await super().put_if_absent(key, body)
+        except PreconditionFailed:
+            if key.endswith("-2"):
+                await self.put(key, body)
+            raise
+
+
+class LosingStore(MemoryStore):
+    """The answer of the one that succeeds is lost, and its repetition meets what it wrote; another write is in progress now and then."""
+
+    async def put_if_absent(self, key: str, body: Body) -> str:
+        etag = await super().put_if_absent(key, body)
+        if key.endswith("-1"):
+            raise PreconditionFailed(key)
+        if key.endswith("-2"):
+            raise ConditionalConflict(key)
+        return etag
+
+
+@pytest.mark.parametrize(("store", "why"), [(NaiveStore(), "8 of 8 PUTs of one key at once"), (ForgetfulStore(), "bytes of another PUT")])
+async def test_the_probe_finds_stores_that_fail_under_concurrency(store: MemoryStore, why: str) -> None:
+    with pytest.raises(ConditionalWritesIgnored, match=why):
+        await probe_conditional_writes(store, "meta/", "u")
+    assert [info async for info in store.list("")] == []
+
+
+async def test_a_race_that_nobody_wins_proves_nothing() -> None:
+    store = LosingStore()
+    await probe_conditional_writes(store, "meta/", "u")
     assert [info async for info in store.list("")] == []
 
 
