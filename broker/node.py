@@ -115,6 +115,7 @@ class Broker:
         self.groups: GroupCoordinator
         self.transactions: TransactionCoordinator
         self.merger: Merger
+        self.recoveries: RecoveryDuty
         self.producer_ids = ProducerIds(self)
         self._rng = Random()  # noqa: S311 - jitter, not a secret
         self._departed = DepartedBrokers()
@@ -205,7 +206,7 @@ class Broker:
         self._start_groups()
         self._start_transactions()
         self.partitions.add_leader_change_listener(self._on_leader_change)
-        recovery = RecoveryDuty(
+        self.recoveries = RecoveryDuty(
             me,
             lambda: self.follower.image,
             lambda failed, start: recover_wal(
@@ -213,10 +214,10 @@ class Broker:
             ),
             self._rng,
         )
-        self._parts.push_async_callback(recovery.close)
+        self._parts.push_async_callback(self.recoveries.close)
         self.follower.on_session(self._on_session)
         self.follower.failed.add_done_callback(self._on_follower_over)
-        self.follower.subscribe(recovery.on_batch)
+        self.follower.subscribe(self.recoveries.on_batch)
         self.follower.subscribe(self._on_batch)
         await self.partitions.start()
         self.merger = self._merger(metadata, me)
@@ -272,6 +273,7 @@ class Broker:
             rack=self.config.rack or None,
             other_listeners=tuple(NodeListener(other.name, other.host, other.port) for other in others),
             version=product_version(),
+            wal_delete_grace_ms=self.stream_config.wal_delete_grace_ms,
         )
         registered: BrokerRegistered = await self.client.register_broker(request, timeout_s=self.config.registration_timeout_ms / 1_000)
         self.node_id, self.node_epoch, self.cluster_id = registered.node_id, registered.node_epoch, registered.cluster_id

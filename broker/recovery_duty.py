@@ -1,7 +1,8 @@
 """Recovers the WALs of dead brokers when the controller asks this one to.
 
 Level, not edge: whatever the image says that (this node, this epoch) shall recover is being recovered, with retries, until the image says
-otherwise (done, or somebody else was asked). A lost reply or a failed attempt therefore needs no special case.
+otherwise (done, or somebody else was asked). A lost reply or a failed attempt therefore needs no special case. A WAL with lost or damaged
+slots is looked at again when an operator has accepted a loss, and now and then: somebody may have restored the slots.
 Must not decide who recovers what, or run two recoveries of one WAL at once.
 Source: DESIGN.md section 5; AutoMQ `DefaultS3FailoverControlManager`.
 """
@@ -15,6 +16,8 @@ import structlog
 
 from controller.metadata.delta import MetadataDelta
 from controller.metadata.image import MetadataImage
+from controller.wal_losses import acceptance_key
+from stream.errors import WalDamaged
 from stream.ids import WalSequence
 from stream.ports import WalIdentity
 
@@ -23,6 +26,14 @@ log = structlog.get_logger()
 RETRY_FIRST_S: Final = 0.1
 RETRY_MAX_S: Final = 1.0
 """Partitions are without a leader all this time; a walk costs some dozen GETs."""
+
+SLOTS_LOGGED_MAX: Final = 10
+
+DAMAGED_LOOKS: Final = 2
+"""Recoveries in a row that must meet damage before an operator is told: a store may give wrong answers for a moment."""
+
+DAMAGED_RETRY_S: Final = 30.0
+"""Between looks at a WAL whose slots are lost or damaged: only an operator can change that."""
 
 
 class RecoveryDuty:
@@ -40,8 +51,15 @@ class RecoveryDuty:
         self._recover = recover
         self._rng = rng
         self._running: dict[WalIdentity, asyncio.Task[None]] = {}
+        self._accepted: dict[WalIdentity, asyncio.Event] = {}
+        """Set when the losses that are accepted may have changed."""
+        self.damaged: dict[WalIdentity, WalDamaged] = {}
+        """WALs that this broker cannot recover completely, and why."""
 
     def on_batch(self, delta: MetadataDelta, image: MetadataImage) -> None:
+        for writer, event in self._accepted.items():
+            if delta.everything or acceptance_key(writer) in delta.keys or writer in delta.wals:
+                event.set()
         if not delta.everything and not delta.wals:
             return
         for wal in image.nodes.running_wals():
@@ -61,11 +79,18 @@ class RecoveryDuty:
 
     async def _run(self, writer: WalIdentity) -> None:
         delay_s = RETRY_FIRST_S
+        damaged_count = 0
         try:
             while (start := self._start_slot(writer)) is not None:
                 log.info("wal_recovery_began", node_id=writer.node_id, node_epoch=writer.node_epoch, start=start)
                 try:
                     await self._recover(writer, start)
+                except WalDamaged as error:
+                    damaged_count += 1
+                    if damaged_count >= DAMAGED_LOOKS:
+                        await self._wait_for_operator(writer, start, error)
+                        continue
+                    log.warning("wal_recovery_met_damage", writer=writer, start=start, retry_in_s=round(delay_s, 2), error=str(error))
                 except Exception as error:  # noqa: BLE001 - whatever went wrong, the duty stays: logged and tried again
                     log.warning("wal_recovery_failed", writer=writer, start=start, retry_in_s=round(delay_s, 2), error=repr(error))
                 else:
@@ -75,3 +100,26 @@ class RecoveryDuty:
                     delay_s = min(2 * delay_s, RETRY_MAX_S)
         finally:
             self._running.pop(writer, None)
+            self.damaged.pop(writer, None)
+
+    async def _wait_for_operator(self, writer: WalIdentity, start: WalSequence, error: WalDamaged) -> None:
+        """Log what is lost, and return when another look may show something else."""
+        log.error(
+            "wal_slots_lost",
+            node_id=writer.node_id,
+            node_epoch=writer.node_epoch,
+            start=start,
+            slots=list(error.keys[:SLOTS_LOGGED_MAX]),
+            slot_count=len(error.keys),
+            waiting_partition_count=error.stream_count,
+            remedy="restore the objects, or `penstock wal repair`",
+        )
+        self.damaged[writer] = error
+        event = self._accepted.setdefault(writer, asyncio.Event())
+        try:
+            async with asyncio.timeout(DAMAGED_RETRY_S):
+                await event.wait()
+        except TimeoutError:
+            return
+        finally:
+            del self._accepted[writer]

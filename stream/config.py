@@ -108,7 +108,8 @@ class StreamConfig:
     """Prepared objects older than this are not committed but written anew: the controller deletes them after 60 minutes."""
 
     wal_delete_grace_ms: Annotated[int, Setting("wal.delete.grace.ms", Kind.DURATION, 0, 86_400_000)] = 60_000
-    """Committed slots stay this long for readers that planned before the commit. Storage of 60 s of intake costs next to nothing."""
+    """Committed slots stay this long after the manifest shows the commit, for readers of the store that walk the WAL by an older one. A
+    walk that takes longer begins again. Storage of 60 s of intake costs next to nothing."""
 
     recovery_read_ahead_count: Annotated[int, Setting("recovery.max.reads.in.flight", Kind.INT, 1, 1_000)] = 8
     """Tails of WAL slots read at once by a recoverer. Each is one GET."""

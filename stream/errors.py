@@ -86,6 +86,33 @@ class ObjectCorrupt(StreamError):
         self.position = position
 
 
+class WalSlotLost(StreamError):
+    """A WAL slot is missing although it was durable: the store has lost acknowledged records."""
+
+    def __init__(self, key: str, proof: str) -> None:
+        super().__init__(
+            f"WAL slot {key} is gone, but {proof} proves that it was durable: the store has lost acknowledged records. Restore the object "
+            "from the versions of the bucket or from a copy; `penstock wal repair` says what is lost without it"
+        )
+        self.key = key
+        self.proof = proof
+
+
+class WalDamaged(StreamError):
+    """Slots of a dead writer's WAL are lost or damaged. What they cannot concern was recovered; the rest waits for the slots or for
+    `penstock wal repair --accept-loss`."""
+
+    retriable = True
+
+    def __init__(self, keys: tuple[str, ...], stream_count: int) -> None:
+        super().__init__(
+            f"{stream_count} partitions wait because these WAL slots are lost or damaged: {', '.join(keys)}. Restore the objects; or run "
+            "`penstock wal repair`, which says what is lost, and then `penstock wal repair --accept-loss`"
+        )
+        self.keys = keys
+        self.stream_count = stream_count
+
+
 class BatchCorrupt(StreamError):
     """A Kafka record batch whose header, length, checksum or records do not hold together."""
 

@@ -4,7 +4,7 @@
 `tests/support`. Mutations are RPCs to the controller; look-ups are answered by the local image without any I/O.
 """
 
-from collections.abc import Sequence
+from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass
 from enum import IntEnum
 from typing import NamedTuple, Protocol
@@ -136,7 +136,8 @@ class StreamMetadata(Protocol):
         ...
 
     async def backed_up(self, position: int) -> None:
-        """Return when everything up to `position` is safe from a loss of all controllers: bytes that it made useless may be deleted.
+        """Return when everything up to `position` is safe from a loss of all controllers, and readers of the store can know it: a grace
+        later, bytes that it made useless may be deleted.
 
         Takes as long as the store does; raises when this broker start is over.
         """
@@ -154,6 +155,19 @@ class StreamMetadata(Protocol):
         """Open streams whose current owner this writer is, with max(committed end, start): what recovery of its WAL has to look for."""
         ...
 
-    async def commit_recovered(self, failed: WalIdentity, objects: Sequence[NewObject], *, done: bool, end: WalSequence) -> None:
-        """Commit in place what a dead writer's WAL held; `done` closes its streams, ends its WAL at `end` and elects new leaders."""
+    def data_streams_of(self, stream_ids: Iterable[StreamId]) -> dict[StreamId, StreamId]:
+        """By stream the data stream of the same partition."""
+        ...
+
+    def accepted_losses(self, writer: WalIdentity) -> Collection[WalSequence]:
+        """Slots of this WAL whose loss an operator has accepted."""
+        ...
+
+    async def commit_recovered(
+        self, failed: WalIdentity, objects: Sequence[NewObject], *, done: bool, end: WalSequence, held: Sequence[StreamId] = ()
+    ) -> None:
+        """Commit in place what a dead writer's WAL held; `done` closes its streams, ends its WAL at `end` and elects new leaders.
+
+        held: data streams whose partitions must wait: they keep their streams open and get no leader, and the WAL does not end.
+        """
         ...

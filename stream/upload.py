@@ -1,8 +1,9 @@
 """Merge what the log cache holds into objects, commit them in WAL order, then let go of the WAL slots behind them.
 
-Invariants: blocks are PUT in parallel but committed strictly in the order in which they were cut; a block's slots are deleted only after
-its commit is in the controllers' backup and the read grace is over, and never if they were committed in place; a stream that was closed
-meanwhile (it left `block.runs`) is left out of the commit: its bytes in the object are dead, an object with nothing else is left to expire.
+Invariants: blocks are PUT in parallel but committed strictly in the order in which they were cut; a block's slots are deleted only when its
+commit is in the controllers' backup and in the manifest and a grace after that is over, and never if they were committed in place; a stream
+that was closed meanwhile (it left `block.runs`) is left out of the commit: its bytes in the object are dead, an object with nothing else is
+left to expire.
 Every failure is retried: appends go on until the byte limits push back.
 Source: AutoMQ `DefaultUploadWriteAheadLogTask`; traps 5, 9, 10, 11 and 38 of its notes.
 """
@@ -133,7 +134,6 @@ class Uploader:
         self._puts = asyncio.Semaphore(config.upload_puts_in_flight_max)
         self._last: asyncio.Task[bool] | None = None
         self._tasks: set[asyncio.Task[Any]] = set()
-        self._graces: set[asyncio.TimerHandle] = set()
         self.counts = UploadCounts()
 
     def submit(self, block: CacheBlock) -> None:
@@ -148,9 +148,6 @@ class Uploader:
 
     async def stop(self) -> None:
         """Abandon what is under way: it is in the WAL, recovery commits it. Slots not deleted yet are left to the janitor."""
-        for handle in self._graces:
-            handle.cancel()
-        self._graces.clear()
         for task in self._tasks:
             task.cancel()
         while self._tasks:
@@ -236,14 +233,8 @@ class Uploader:
             await asyncio.sleep(backoff.next_s())
 
     def _delete_after_grace(self, keys: list[str], position: int) -> None:
-        """position: of the metadata that make the slots useless. A recovery that does not know them yet would look for the slots."""
-
-        def begin() -> None:
-            self._graces.discard(handle)
-            self._keep(self._loop.create_task(self._delete(keys, position)))
-
-        handle = self._loop.call_later(self._config.wal_delete_grace_ms / 1000, begin)
-        self._graces.add(handle)
+        """position: of the metadata that make the slots useless. A recovery and readers that do not know them yet look for the slots."""
+        self._keep(self._loop.create_task(self._delete(keys, position)))
 
     async def _delete(self, keys: list[str], position: int) -> None:
         try:
@@ -251,6 +242,7 @@ class Uploader:
         except Exception as error:  # noqa: BLE001 - this broker start is over in one way or another: the janitor has the slots
             _log.info("wal_slots_left_to_the_janitor", slot_count=len(keys), reason=repr(error))
             return
+        await asyncio.sleep(self._config.wal_delete_grace_ms / 1000)
         backoff = Backoff(self._config, self._rng)
         last = ""
         while backoff.attempt_count < _DELETE_TRIES_MAX:

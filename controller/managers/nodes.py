@@ -42,7 +42,7 @@ def register_broker(image: MetadataImage, request: RegisterBroker) -> Result[Bro
     epoch = image.next_node_epoch
     node = NodeRecord(
         node_id, epoch, request.incarnation_id, request.host, request.port, request.machine_host, request.rack, fenced=False,
-        other_listeners=request.other_listeners, version=request.version,
+        other_listeners=request.other_listeners, version=request.version, wal_delete_grace_ms=request.wal_delete_grace_ms,
     )  # fmt: skip
     records: list[Record] = [node, WalRecord(node_id, epoch, WalSequence(0))]
     return Result(records, value=BrokerRegistered(node_id=node_id, node_epoch=epoch, cluster_id=image.cluster_id))

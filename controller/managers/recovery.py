@@ -2,7 +2,8 @@
 
 Invariant: only the appointed recoverer commits for a dead writer, only to streams that are open in the dead writer's name, exactly from
 their committed ends on. The WAL ends in the transaction that closes the last of its streams and elects the last leader, so that nothing
-is forgotten if the recoverer dies too: the next one begins again and finds less to do.
+is forgotten if the recoverer dies too: the next one begins again and finds less to do. Partitions that lost or damaged slots may concern
+are held: nobody leads them, and the WAL does not end, until the slots are back or their loss is accepted.
 Source: AutoMQ `FailoverControlManager`, traps 13, 16, 17 of `reference/automq.md` section 12.
 """
 
@@ -77,8 +78,9 @@ def commit_recovered(image: MetadataImage, request: CommitRecovered, now_ms: Mil
         return refused.result()
     if not request.done:
         return Result(changes.records, value=Progress(remaining=0))
-    remaining = _hand_over(changes, failed, Elector(image, {*live, request.node_id}), now_ms)
-    if not remaining:
+    held = {PartitionKey(stream.topic_id, stream.partition) for item in request.held if (stream := image.streams.get(item)) is not None}
+    remaining = _hand_over(changes, failed, Elector(image, {*live, request.node_id}), now_ms, held)
+    if not remaining and not held:
         changes.records.append(WalEnded(failed.node_id, failed.node_epoch, request.end))
     return Result(changes.records, value=Progress(remaining=remaining))
 
@@ -107,10 +109,11 @@ def _clipped(changes: LogChanges, item: CommitObject, failed: WalIdentity) -> li
     return ranges
 
 
-def _hand_over(changes: LogChanges, failed: WalIdentity, elector: Elector, now_ms: Millis) -> int:
-    """Close streams of the dead writer and elect new leaders for what it led, within the limit. -> how many partitions remain.
+def _hand_over(changes: LogChanges, failed: WalIdentity, elector: Elector, now_ms: Millis, held: Collection[PartitionKey]) -> int:
+    """Close streams of the dead writer and elect new leaders for what it led, within the limit, but for the partitions that are held.
 
-    A stream may be open in the name of an incarnation that does not lead its partition any more: its partition counts as well.
+    -> how many partitions remain, without those. A stream may be open in the name of an incarnation that does not lead its partition any
+    more: its partition counts as well.
     """
     image = changes.image
     streams: dict[PartitionKey, list[StreamState]] = {key: [] for key in image.topics.led_by(failed)}
@@ -118,6 +121,8 @@ def _hand_over(changes: LogChanges, failed: WalIdentity, elector: Elector, now_m
         stream = image.streams.get(stream_id)
         if stream is not None:
             streams.setdefault(PartitionKey(stream.topic_id, stream.partition), []).append(stream)
+    for key in held:
+        streams.pop(key, None)
     for key in nsmallest(ELECTIONS_PER_TRANSACTION_MAX, streams, key=in_order):
         for stream in sorted(streams[key], key=_stream_id):
             end = max(changes.end_of(stream), stream.start_offset)

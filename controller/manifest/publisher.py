@@ -52,6 +52,7 @@ class _Moment:
     metadata_offset: MetadataOffset
     published_ms: Millis
     wals: tuple[LiveWal, ...]
+    wal_grace_ms: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -179,6 +180,7 @@ class ManifestPublisher:
             moment.published_ms,
             moment.wals,
             self._ledger.topic_entries(),
+            moment.wal_grace_ms,
         )
         self._unsent = draft.finish(root)
         return True
@@ -192,7 +194,8 @@ class ManifestPublisher:
             return None
         self._drawn_behind = None
         wals = tuple(LiveWal(wal.writer.node_id, wal.writer.node_epoch, wal.committed) for wal in image.nodes.running_wals())
-        return _Moment(image.end_offset, self._now_ms(), wals)
+        graces_ms = [node.wal_delete_grace_ms for node in image.nodes if not node.fenced]
+        return _Moment(image.end_offset, self._now_ms(), wals, min([self._config.read_grace_ms, *graces_ms]))
 
     # --- the store --------------------------------------------------------------------------------------------------------------------
 

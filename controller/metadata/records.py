@@ -107,6 +107,8 @@ class NodeRecord(_Record, tag="node", frozen=True, gc=False):
     """All but the first, whose are `host` and `port`."""
     version: str = ""
     """Of the software that it runs, as it said itself."""
+    wal_delete_grace_ms: int = 60_000
+    """How long it keeps WAL slots after their commit."""
 
 
 class NodeRemoved(_Record, tag="node-removed", frozen=True, gc=False):

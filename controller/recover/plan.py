@@ -7,9 +7,10 @@ every WAL has ended: what an old process believes is of no use to it.
 Must not do I/O and must not bridge a gap: it is told. Source: ADR 0013; `controller.managers.recovery` for one WAL.
 """
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from collections.abc import Set as AbstractSet
 from dataclasses import dataclass, field
+from uuid import UUID
 
 import msgspec
 
@@ -34,6 +35,7 @@ from controller.raft.messages import Base, Endpoint, Members
 from stream.ids import Millis, NodeEpoch, ObjectId, Offset, StreamEpoch, StreamId, WalSequence
 from stream.keys import data_key
 from stream.ports import ObjectRole, StreamRange, WalIdentity
+from stream.wal.salvage import BadSlot
 
 IDS_SKIPPED = 1 << 32
 """Stream, object and producer ids and Raft indexes that may have been given out since the backup. They are 64 bits wide."""
@@ -55,12 +57,13 @@ class WalkedSlot:
 
 @dataclass(frozen=True, slots=True)
 class WalkedWal:
-    """The data slots of one WAL in [start, end). end: the first free slot, or its fence."""
+    """The data slots of one WAL in [start, end). end: the first free slot, or its fence. bad: slots that are lost or damaged."""
 
     writer: WalIdentity
     start: WalSequence
     end: WalSequence
     slots: tuple[WalkedSlot, ...]
+    bad: tuple[BadSlot, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -124,11 +127,18 @@ def rebuild(image: MetadataImage, wals: Sequence[WalkedWal], *, orphans: Iterabl
     pieces = _pieces(image, wals, rebuilt)
     taken: dict[str, list[_Piece]] = {}
     ends: dict[StreamId, Offset] = {}
+    chains = {stream.stream_id: list(_chain(image, stream, pieces.get(stream.stream_id, []), rebuilt)) for stream in image.streams}
+    limits = _limits(image, rebuilt.gaps)
+    checkpoints = _Checkpoints(image, wals, chains)
     for stream in image.streams:
         ends[stream.stream_id] = stream.next_offset
-        for piece in _chain(image, stream, pieces.get(stream.stream_id, []), rebuilt):
+        for piece in checkpoints.trusted(stream, _within(stream, chains[stream.stream_id], limits)):
             taken.setdefault(piece.slot.key, []).append(piece)
             ends[stream.stream_id] = max(piece.part.end_offset, stream.start_offset)
+            rebuilt.range_count += 1
+            rebuilt.record_count += piece.part.record_count
+            rebuilt.size_bytes += piece.part.size_bytes
+    rebuilt.gaps += [Gap("", -1, StreamId(-1), Offset(0), Offset(0), str(slot.error)) for wal in wals for slot in wal.bad]
     object_id = ObjectId(image.next_object_id + IDS_SKIPPED)
     for wal in wals:
         for slot in wal.slots:
@@ -179,10 +189,52 @@ def _chain(image: MetadataImage, stream: StreamState, pieces: list[_Piece], rebu
         if part.start_offset < end:
             part = clipped(part, end)
         end = part.end_offset
-        rebuilt.range_count += 1
-        rebuilt.record_count += part.record_count
-        rebuilt.size_bytes += part.size_bytes
         yield _Piece(part, piece.slot, piece.writer)
+
+
+def _limits(image: MetadataImage, gaps: Iterable[Gap]) -> dict[tuple[UUID, int], Offset]:
+    """By partition: where its first gap in a WAL begins. Only of data and transactions, whose offsets are the same."""
+    limits: dict[tuple[UUID, int], Offset] = {}
+    for gap in gaps:
+        stream = image.streams.get(gap.stream_id)
+        if stream is not None and stream.kind != "meta":
+            partition = (stream.topic_id, stream.partition)
+            limits[partition] = min(limits.get(partition, gap.start_offset), gap.start_offset)
+    return limits
+
+
+def _within(stream: StreamState, chain: Sequence[_Piece], limits: Mapping[tuple[UUID, int], Offset]) -> Sequence[_Piece]:
+    """What is taken of a stream, if its partition ends at a gap: no data and no transactions behind it, and no checkpoint of them."""
+    limit = limits.get((stream.topic_id, stream.partition))
+    if limit is None:
+        return chain
+    return [] if stream.kind == "meta" else [piece for piece in chain if piece.part.end_offset <= limit]
+
+
+class _Checkpoints:
+    """Which checkpoints behind lost or damaged slots may be used: those of partitions whose data go on behind these slots.
+
+    The data of any other partition may have ended in such a slot, and a checkpoint behind it would speak of data that are gone.
+    """
+
+    def __init__(self, image: MetadataImage, wals: Sequence[WalkedWal], chains: Mapping[StreamId, Sequence[_Piece]]) -> None:
+        self._bad = {wal.writer: [slot.sequence for slot in wal.bad] for wal in wals if wal.bad}
+        self._sound: set[tuple[UUID, int, WalIdentity]] = set()
+        for stream in image.streams if self._bad else ():
+            if stream.kind == "data":
+                self._sound |= {
+                    (stream.topic_id, stream.partition, piece.writer)
+                    for piece in chains[stream.stream_id]
+                    if piece.slot.sequence > max(self._bad.get(piece.writer, [piece.slot.sequence]))
+                }
+
+    def trusted(self, stream: StreamState, chain: Sequence[_Piece]) -> Iterator[_Piece]:
+        """Of a meta stream, the pieces up to the first that may not be used; of other streams, all."""
+        for piece in chain:
+            is_behind = piece.slot.sequence > min(self._bad.get(piece.writer, [piece.slot.sequence]))
+            if stream.kind == "meta" and is_behind and (stream.topic_id, stream.partition, piece.writer) not in self._sound:
+                return
+            yield piece
 
 
 def _gap(image: MetadataImage, stream: StreamState, start: Offset, end: Offset, what: str) -> Gap:

@@ -31,6 +31,7 @@ from stream.ids import NodeEpoch, NodeId, ObjectId, WalSequence
 from stream.keys import DATA_ROOT, META_ROOT, WAL_ROOT, parse_cluster_id, parse_data_key, parse_wal_key
 from stream.ports import WalIdentity
 from stream.recovery import WalWalk
+from stream.wal.salvage import BadSlot
 
 QUIET_MS_MIN = 30_000
 """A cluster whose store was written to less than this ago may be alive: sessions of brokers and elections last a few seconds."""
@@ -257,11 +258,15 @@ class Recovery:
                     now_ms=self._now_ms(),
                     config=_READING,
                 )
-                async for key, index in walking.slots():
-                    slots.append(WalkedSlot(walking.end, key, index.object_size_bytes, index.ranges))
+                bad: list[BadSlot] = []
+                async for key, found in walking.slots():
+                    if isinstance(found, BadSlot):
+                        bad.append(found)
+                    else:
+                        slots.append(WalkedSlot(walking.end, key, found.object_size_bytes, found.ranges))
                     slot_count += 1
                     self._progress("reading the WALs", slot_count)
-                return WalkedWal(writer, start, walking.end, tuple(slots))
+                return WalkedWal(writer, start, walking.end, tuple(slots), tuple(bad))
 
         try:
             async with asyncio.TaskGroup() as group:

@@ -92,6 +92,8 @@ class RegisterBroker(Message, frozen=True, kw_only=True):
     other_listeners: tuple[NodeListener, ...] = ()
     """All but the first, whose are `host` and `port`; at most 16."""
     version: str = ""
+    wal_delete_grace_ms: int = 60_000
+    """How long it keeps WAL slots after their commit, for readers of the store."""
 
 
 class BrokerRegistered(Message, frozen=True, kw_only=True):
@@ -243,7 +245,8 @@ class Commit(Message, frozen=True, kw_only=True):
 class CommitRecovered(Message, frozen=True, kw_only=True):
     """By the recoverer (node_id, node_epoch) for the dead writer (failed_*). See `StreamMetadata.commit_recovered`. -> Progress.
 
-    At most 1,000 objects; as many requests as it takes, in slot order, `done` with or after the last.
+    At most 1,000 objects; as many requests as it takes, in slot order, `done` with or after the last. held: data streams whose partitions
+    stay as they are, because slots that may concern them are lost or damaged; the WAL ends only with none of them.
     """
 
     node_id: NodeId
@@ -253,6 +256,7 @@ class CommitRecovered(Message, frozen=True, kw_only=True):
     objects: list[CommitObject] = []
     done: bool = False
     end: WalSequence = WalSequence(0)
+    held: list[StreamId] = []
 
 
 # --- topics, configs, key/value, producer ids --------------------------------------------------------------------------------------------

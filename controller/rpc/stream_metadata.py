@@ -5,7 +5,7 @@ stream it is about, found in an image that is at least as new as the refusal. Lo
 """
 
 import asyncio
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable, Sequence
 
 from controller.errors import NodeRefused, ObjectRefused, RequestRefused, StreamRefused
 from controller.metadata.image import MetadataImage
@@ -14,6 +14,7 @@ from controller.metadata.streams import StreamState
 from controller.rpc import messages as m
 from controller.rpc.client import DEFAULT_TIMEOUT_S, ControllerClient
 from controller.rpc.follower import FollowerStopped, MetadataFollower
+from controller.wal_losses import accepted_losses, data_streams_of
 from stream.errors import NotContiguous, ObjectNotPrepared, StreamError, StreamFenced, StreamNotClosed, StreamNotOpened, WalFenced
 from stream.ids import Offset, StreamEpoch, StreamId, WalSequence
 from stream.ports import (
@@ -136,7 +137,17 @@ class ControllerStreamMetadata:
         states = (streams.known(stream_id) for stream_id in sorted(streams.opened_by(owner)))
         return {state.stream_id: state.next_offset for state in states}
 
-    async def commit_recovered(self, failed: WalIdentity, objects: Sequence[NewObject], *, done: bool, end: WalSequence) -> None:
+    def data_streams_of(self, stream_ids: Iterable[StreamId]) -> dict[StreamId, StreamId]:
+        """See StreamMetadata.data_streams_of. A stream whose partition does not exist (any more) stands for itself."""
+        return data_streams_of(self._follower.image, stream_ids)
+
+    def accepted_losses(self, writer: WalIdentity) -> Collection[WalSequence]:
+        """See StreamMetadata.accepted_losses."""
+        return accepted_losses(self._follower.image, writer)
+
+    async def commit_recovered(
+        self, failed: WalIdentity, objects: Sequence[NewObject], *, done: bool, end: WalSequence, held: Sequence[StreamId] = ()
+    ) -> None:
         """See StreamMetadata.commit_recovered."""
         chunks = list(_recovery_chunks(objects)) or [[]]
         for number, chunk in enumerate(chunks, start=1):
@@ -148,6 +159,7 @@ class ControllerStreamMetadata:
                 objects=[_object(item) for item in chunk],
                 done=done and number == len(chunks),
                 end=end,
+                held=list(held),
             )
             try:
                 await self._client.commit_recovered(message, timeout_s=self._timeout_s)

@@ -16,8 +16,8 @@ MAGIC = b"PENSTOCK"
 END_MAGIC = b"KCOTSNEP"
 VERSION = 1
 
-# magic, version, role, reserved (0), node id, node epoch, WAL sequence, created ms, reserved (0), CRC32C of the 44 bytes before it
-HEADER = Struct(">8sHBxiqqq4xI")
+# magic, version, role, reserved (0), node id, node epoch, WAL sequence, created ms, depth, CRC32C of the 44 bytes before it
+HEADER = Struct(">8sHBxiqqqII")
 HEADER_BYTES = HEADER.size
 HEADER_CRC = Struct(">I")
 HEADER_CRC_AT = HEADER_BYTES - 4

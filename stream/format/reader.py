@@ -20,12 +20,23 @@ from stream.ports import ObjectRole, StreamRange, WalIdentity
 
 
 class ObjectHeader(NamedTuple):
-    """writer: who wrote the object; of a fence, who put it there. sequence: the WAL slot, -1 outside WALs."""
+    """writer: who wrote the object; of a fence, who put it there. sequence: the WAL slot, -1 outside WALs.
+
+    depth: slots from the first one that was not durable yet when this one was written, to this one; 0: not known (no WAL object).
+    """
 
     role: ObjectRole
     writer: WalIdentity
     sequence: WalSequence
     created_ms: Millis
+    depth: int = 0
+
+    @property
+    def durable_below(self) -> WalSequence:
+        """Every slot below this one was durable when this object was written: if one of them is missing now, the store has lost it."""
+        if self.role == ObjectRole.FENCE:
+            return self.sequence
+        return WalSequence(self.sequence - self.depth + 1 if self.depth else 0)
 
 
 class NeedMore(NamedTuple):
@@ -83,7 +94,7 @@ def parse_header(data: Buffer, key: str = "") -> ObjectHeader:
     """The header at the beginning of `data`. Raises ObjectCorrupt."""
     if len(data) < layout.HEADER_BYTES:
         raise ObjectCorrupt(key, 0, f"{len(data)} bytes, a header has {layout.HEADER_BYTES}")
-    magic, version, role, node_id, node_epoch, sequence, created_ms, crc = layout.HEADER.unpack_from(data)
+    magic, version, role, node_id, node_epoch, sequence, created_ms, depth, crc = layout.HEADER.unpack_from(data)
     if magic != layout.MAGIC:
         raise ObjectCorrupt(key, 0, f"begins with {magic!r}, not {layout.MAGIC!r}: not an object of ours")
     if crc32c(memoryview(data)[: layout.HEADER_CRC_AT]) != crc:
@@ -94,7 +105,8 @@ def parse_header(data: Buffer, key: str = "") -> ObjectHeader:
         known_role = ObjectRole(role)
     except ValueError:
         raise ObjectCorrupt(key, 10, f"unknown role {role}") from None
-    return ObjectHeader(known_role, WalIdentity(NodeId(node_id), NodeEpoch(node_epoch)), WalSequence(sequence), Millis(created_ms))
+    writer = WalIdentity(NodeId(node_id), NodeEpoch(node_epoch))
+    return ObjectHeader(known_role, writer, WalSequence(sequence), Millis(created_ms), depth)
 
 
 def parse_tail(tail: Buffer, object_size_bytes: int, key: str = "") -> ObjectIndex | NeedMore:

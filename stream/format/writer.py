@@ -114,16 +114,18 @@ def build_object(
     created_ms: Millis,
     runs: Sequence[StreamRun],
     *,
+    depth: int = 0,
     block_bytes_max: int = layout.BLOCK_BYTES_MAX,
 ) -> BuiltObject:
     """An object of `runs`, which are sorted by stream id, one per stream, none empty.
 
-    sequence: the WAL slot, or NO_SEQUENCE for stream-set and stream objects. A stream object has exactly one run.
+    sequence: the WAL slot, or NO_SEQUENCE for stream-set and stream objects. depth: see `ObjectHeader`; only WAL objects have one. A
+    stream object has exactly one run.
     Cost: 1 us per entry and 2 us per block besides the CRC (27 GB/s).
     """
     if role not in layout.INDEXED_ROLES or not runs or (role == ObjectRole.STREAM and len(runs) != 1):
         raise ValueError(f"an object of role {role.name} cannot hold {len(runs)} runs")
-    builder = _Builder(_pack_header(role, writer, sequence, created_ms), block_bytes_max)
+    builder = _Builder(_pack_header(role, writer, sequence, created_ms, depth), block_bytes_max)
     previous = -1
     for run in runs:
         if run.stream_id <= previous or not run.entries:
@@ -143,9 +145,10 @@ def fence_object(writer: WalIdentity, sequence: WalSequence, created_ms: Millis 
     return _pack_header(ObjectRole.FENCE, writer, sequence, created_ms)
 
 
-def _pack_header(role: ObjectRole, writer: WalIdentity, sequence: WalSequence, created_ms: Millis) -> bytes:
+def _pack_header(role: ObjectRole, writer: WalIdentity, sequence: WalSequence, created_ms: Millis, depth: int = 0) -> bytes:
     header = bytearray(layout.HEADER_BYTES)
-    layout.HEADER.pack_into(header, 0, layout.MAGIC, layout.VERSION, role, writer.node_id, writer.node_epoch, sequence, created_ms, 0)
+    node_id, node_epoch = writer
+    layout.HEADER.pack_into(header, 0, layout.MAGIC, layout.VERSION, role, node_id, node_epoch, sequence, created_ms, depth, 0)
     crc = crc32c(memoryview(header)[: layout.HEADER_CRC_AT])
     layout.HEADER_CRC.pack_into(header, layout.HEADER_CRC_AT, crc)
     return bytes(header)

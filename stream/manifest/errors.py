@@ -70,6 +70,37 @@ class OffsetsMissing(StreamError):
         self.end_offset = end_offset
 
 
+class EndInDoubt(StreamError):
+    """Where a partition ends is not known: a WAL slot that may hold its newest records is lost or damaged."""
+
+    retriable = True
+
+    def __init__(self, topic: str, partition: int, known_end: int, error: StreamError) -> None:
+        super().__init__(f"{topic}-{partition}: only the records below offset {known_end} are known: {error}")
+        self.topic = topic
+        self.partition = partition
+        self.known_end = known_end
+        self.error = error
+
+    def __reduce__(self) -> tuple[type["EndInDoubt"], tuple[str, int, int, StreamError]]:
+        return EndInDoubt, (self.topic, self.partition, self.known_end, self.error)
+
+
+class WalksTooSlow(StreamError):
+    """Walking the WALs took longer than brokers keep slots that are committed: slots may have gone before they were read."""
+
+    retriable = True
+
+    def __init__(self, took_s: float, grace_s: float) -> None:
+        super().__init__(
+            f"the WALs took {took_s:.1f} s to walk, but slots may be deleted {grace_s:.1f} s after their commit, and there were commits in "
+            "that time: read closer to the store, "
+            "or keep slots longer (wal.delete.grace.ms of the brokers, object.delete.grace.ms of the controllers)"
+        )
+        self.took_s = took_s
+        self.grace_s = grace_s
+
+
 class TooManyLeases(StreamError):
     def __init__(self, count_max: int) -> None:
         super().__init__(f"{count_max} leases exist already: release those that are not needed, or wait until they expire")

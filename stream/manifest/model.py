@@ -58,7 +58,10 @@ class TopicEntry(msgspec.Struct, frozen=True, array_like=True):
 
 
 class ManifestRoot(msgspec.Struct, frozen=True, array_like=True):
-    """metadata_offset: everything below it in the metadata log is in here. published_ms: when it was captured, controller's clock."""
+    """metadata_offset: everything below it in the metadata log is in here. published_ms: when it was captured, controller's clock.
+
+    wal_grace_ms: a slot of `wals` from its first one on exists at least this long after this root was the newest.
+    """
 
     cluster_id: str
     controller_epoch: int
@@ -67,6 +70,7 @@ class ManifestRoot(msgspec.Struct, frozen=True, array_like=True):
     published_ms: Millis
     wals: tuple[LiveWal, ...]
     topics: tuple[TopicEntry, ...]
+    wal_grace_ms: int = 60_000
 
     @property
     def moment(self) -> tuple[int, int]:

@@ -2,25 +2,29 @@
 
 Invariants: only the contiguous run of slots counts (DESIGN 5): it is what a recoverer would take, so what was acknowledged is in it, and
 what is in it is never taken back. A cursor goes forward only, so a running reader asks for new slots alone, and one that is idle costs one
-GET a WAL. Slots are forgotten when the manifest says that they are committed. Must not write: readers never fence.
-Source: DESIGN.md 5, `stream.recovery`.
+GET a WAL, and a LIST now and then. Slots are forgotten when the manifest says that they are committed. A slot that is lost or damaged is
+never passed over in silence: what it may concern is in doubt (`doubt_of`), and it is read again in the next walk. Must not write: readers
+never fence. Source: DESIGN.md 5, `stream.recovery`, docs/adr/0037.
 """
 
 import asyncio
 from collections import deque
-from collections.abc import Mapping, Sequence
+from collections.abc import Awaitable, Iterable, Mapping, Sequence
 from typing import NamedTuple
 
 from objectstore.log import get_logger
 from objectstore.ports import ObjectStore
 from stream.block_cache import ByteLru
+from stream.errors import ObjectCorrupt, WalSlotLost
 from stream.format.reader import ObjectIndex, is_intact
 from stream.ids import StreamId, WalSequence
 from stream.keys import wal_key
 from stream.manifest.model import LiveWal
 from stream.manifest.plan import TailRange
 from stream.ports import StreamRange, WalIdentity
+from stream.wal.salvage import BadSlot
 from stream.wal.slot_reader import Keep, read_slot
+from stream.wal.slots_behind import SlotsBehind
 
 _log = get_logger()
 
@@ -29,6 +33,10 @@ SLOTS_MAX = 10_000
 
 WALK_S_MAX = 10.0
 """One walk ends after this even if there is more: a writer may be as fast as the store. The next walk goes on from there."""
+
+LOOK_BEHIND_S = 30.0
+"""How often a LIST looks for slots behind the end of a WAL. A slot that the store lost under a living writer does not matter any more when
+the writer has merged and committed its data, which it does in this time (`upload.block.max.age.ms`)."""
 
 READ_AHEAD_MAX = 16
 GETS_IN_FLIGHT_MAX = 64
@@ -55,31 +63,52 @@ class _Cursor:
         self._next = wal.first_slot
         self._ended = False
         self._window = 1
+        self._behind: SlotsBehind | None = None
+        self._look_at = -LOOK_BEHIND_S
         self.slots: deque[_Slot] = deque()
+        self.bad_slots: list[BadSlot] = []
+        """Lost or damaged, in order."""
+        self._is_suspect = False
+        """The walk before this one found bad slots."""
 
     def forget_below(self, sequence: WalSequence) -> None:
         while self.slots and self.slots[0].sequence < sequence:
             self.slots.popleft()
+        self.bad_slots = [slot for slot in self.bad_slots if slot.sequence >= sequence]
         self._next = max(self._next, sequence)
 
     async def advance(self) -> None:
-        """Read to the first hole or fence, or for WALK_S_MAX. Raises ObjectStoreError, ObjectCorrupt; what was read until then is kept."""
-        reads: deque[asyncio.Task[ObjectIndex | None]] = deque()
+        """Read to the first hole or fence, or for WALK_S_MAX. Raises ObjectStoreError; what was known before is then still known."""
+        before = (deque(self.slots), list(self.bad_slots), self._next) if self.bad_slots else None
+        try:
+            await self._advance()
+        except BaseException:
+            if before is not None:
+                self.slots, self.bad_slots, self._next = before
+            raise
+
+    async def _advance(self) -> None:
+        self._go_back()
         found = 0
         now = asyncio.get_running_loop().time
         until = now() + WALK_S_MAX
+        reads: deque[asyncio.Task[ObjectIndex | None]] = deque()
+        self._behind = None
         try:
             while not self._ended and len(self.slots) < SLOTS_MAX and now() < until:
                 while len(reads) < self._window:
                     reads.append(asyncio.ensure_future(self._read(WalSequence(self._next + len(reads)))))
-                index = await reads.popleft()
+                index = await self._sound(reads.popleft()) or await self._lost(now(), reads)
                 if index is None:
                     break
-                if index.is_fence:
+                if isinstance(index, BadSlot):
+                    self.bad_slots.append(index)
+                elif index.is_fence:
                     self._ended = True
                     break
-                ranges = {part.stream_id: part for part in index.ranges}
-                self.slots.append(_Slot(self._next, index.object_size_bytes, ranges))
+                else:
+                    ranges = {part.stream_id: part for part in index.ranges}
+                    self.slots.append(_Slot(self._next, index.object_size_bytes, ranges))
                 self._next = WalSequence(self._next + 1)
                 found += 1
                 self._window = min(READ_AHEAD_MAX, self._window * 2)
@@ -93,6 +122,49 @@ class _Cursor:
 
     def key_of(self, slot: _Slot) -> str:
         return wal_key(self._writer, slot.sequence)
+
+    def bad_slot_of(self, stream_id: StreamId, end: int) -> BadSlot | None:
+        """The first bad slot that may hold records of the stream, which is known without a gap up to `end`.
+
+        A range behind a bad slot that ends there or before proves that the bad slot held nothing that is missing.
+        """
+        if not self.bad_slots:
+            return None
+        known = (slot.sequence for slot in self.slots if (part := slot.ranges.get(stream_id)) is not None and part.end_offset <= end)
+        proved = max(known, default=-1)
+        return next((slot for slot in self.bad_slots if slot.sequence > proved), None)
+
+    def _go_back(self) -> None:
+        """A bad slot may have been restored: read on from there."""
+        self._is_suspect = bool(self.bad_slots)
+        if self.bad_slots:
+            self._next = self.bad_slots[0].sequence
+            self.bad_slots.clear()
+            self._ended = False
+            while self.slots and self.slots[-1].sequence > self._next:
+                self.slots.pop()
+
+    async def _sound(self, read: Awaitable[ObjectIndex | None]) -> ObjectIndex | BadSlot | None:
+        try:
+            return await read
+        except ObjectCorrupt as error:
+            return BadSlot(self._next, error.key, error)
+
+    async def _lost(self, now: float, reads: Iterable[Awaitable[ObjectIndex | None]]) -> ObjectIndex | BadSlot | None:
+        """The next slot is free, or was; None: nothing proves that it was durable. reads: of slots behind it, which are under way."""
+        if self._behind is None:
+            known = [index for index in await asyncio.gather(*reads, return_exceptions=True) if isinstance(index, ObjectIndex)]
+            is_proven = any(index.header.durable_below > self._next for index in known)
+            if now < self._look_at + LOOK_BEHIND_S and not self._is_suspect and not is_proven:
+                return None
+            self._look_at = now
+            self._behind = SlotsBehind(self._store, self._writer, self._next)
+            await self._behind.list()
+        proof = await self._behind.proof_of(self._next)
+        if not proof:
+            return None
+        key = wal_key(self._writer, self._next)
+        return await self._sound(self._read(self._next)) or BadSlot(self._next, key, WalSlotLost(key, proof))
 
     async def _read(self, sequence: WalSequence) -> ObjectIndex | None:
         async with self._gets:
@@ -126,6 +198,17 @@ class WalTails:
         for result in results:
             if result is not None:
                 raise result
+
+    def doubt_of(self, leader: int, stream_id: StreamId, end: int) -> BadSlot | None:
+        """A bad slot that may hold records of this data stream, which is known without a gap up to `end`; None: there is none.
+
+        leader: of the partition, -1: nobody. What one broker has not committed lies in a WAL of that broker, for a partition changes its
+        leader only when everything is committed.
+        """
+        for writer, cursor in self._cursors.items():
+            if leader in (-1, writer.node_id) and (bad := cursor.bad_slot_of(stream_id, end)) is not None:
+                return bad
+        return None
 
     def body_of(self, key: str) -> bytes | None:
         """All of a slot, if it was small and is not long ago."""

@@ -20,7 +20,16 @@ from stream.errors import ObjectCorrupt
 from stream.ids import StreamId
 from stream.keys import MANIFEST_ROOT, manifest_key, manifest_prefix, parse_manifest_key
 from stream.manifest import codec
-from stream.manifest.errors import ManifestNotFound, ManifestWentBack, OffsetsLost, OffsetsMissing, SeveralClusters, UnknownPartition
+from stream.manifest.errors import (
+    EndInDoubt,
+    ManifestNotFound,
+    ManifestWentBack,
+    OffsetsLost,
+    OffsetsMissing,
+    SeveralClusters,
+    UnknownPartition,
+    WalksTooSlow,
+)
 from stream.manifest.model import (
     PARTITIONS_PER_SHARD,
     CommittedLog,
@@ -46,9 +55,6 @@ PROBE_S = 60.0
 
 _PROBES_MAX = 3
 _TRIES_MAX = 3
-_SLOW_S = 20.0
-"""A walk that took longer than this is repeated on a newer manifest: brokers delete slots a minute after their commit."""
-
 PAGE_CACHE_ENTRIES_MAX = 300_000
 """About 40 MiB with their keys."""
 
@@ -120,7 +126,8 @@ class ClusterView:
     async def refresh(self) -> ManifestRoot:
         """The newest manifest, and the WALs to their ends.
 
-        Raises ManifestNotFound, SeveralClusters, ManifestWentBack, ObjectCorrupt, ObjectStoreError; the view is then as before.
+        Raises ManifestNotFound, SeveralClusters, ManifestWentBack, WalksTooSlow, ObjectCorrupt (of a manifest), ObjectStoreError; the view
+        is then as before. Lost and damaged WAL slots raise EndInDoubt when the end of a partition is asked for that they may concern.
         """
         async with self._lock:
             return await self._refresh()
@@ -131,7 +138,7 @@ class ClusterView:
         return sorted((topic for topic in self.root.topics if matches(topic.name)), key=lambda topic: topic.name)
 
     async def partitions(self, topics: Sequence[str], *, committed: bool = False) -> list[PartitionState]:
-        """Every partition of these topics, as of the last refresh. Raises UnknownPartition for a topic that does not exist.
+        """Every partition of these topics, as of the last refresh. Raises UnknownPartition for a topic that does not exist, EndInDoubt.
 
         committed: with last stable offsets. Cost: a GET or two more for each partition whose transactions went on since the last time.
         """
@@ -189,7 +196,7 @@ class ClusterView:
 
     async def _refresh(self) -> ManifestRoot:
         now = asyncio.get_running_loop().time
-        root = self._root
+        took_s, grace_s = 0.0, 0.0
         for _ in range(_TRIES_MAX):
             began = now()
             root = await self._newest()
@@ -200,10 +207,11 @@ class ClusterView:
             wanted = {ref for topic in root.topics for ref in topic.shards}
             self._shards = {ref: shard for ref, shard in self._shards.items() if ref in wanted}
             await self._tails.advance()
-            if now() - began < _SLOW_S:
-                break
-        assert root is not None
-        return root
+            # What was committed later may be gone a grace after a newer root showed it: a slot that was free may have been taken before.
+            took_s, grace_s = now() - began, root.wal_grace_ms / 1_000
+            if took_s <= grace_s or (await self._newest()).version == root.version:
+                return root
+        raise WalksTooSlow(took_s, grace_s)
 
     async def _newest(self) -> ManifestRoot:
         """The root of the newest version; the one that is known, if there is none behind it."""
@@ -280,7 +288,13 @@ class ClusterView:
         data = entry.data
         _, end = self._tail_of(data)
         stream_id = StreamId(data.stream_id)
+        self._check_end(topic.name, entry, end)
         return PartitionState(topic.name, topic.topic_id, entry.partition, stream_id, entry.leader, data.log_start, data.committed_end, end)
+
+    def _check_end(self, topic: str, entry: PartitionEntry, end: int) -> None:
+        bad = self._tails.doubt_of(entry.leader, StreamId(entry.data.stream_id), end)
+        if bad is not None:
+            raise EndInDoubt(topic, entry.partition, end, bad.error)
 
     def _tail_of(self, entry: StreamEntry) -> tuple[list[TailRange], int]:
         """What follows the committed end without a gap, and where that ends."""
@@ -291,8 +305,12 @@ class ClusterView:
     async def _plan(self, wanted: Sequence[OffsetRange], timestamp_from_ms: int | None) -> list[Slice]:
         refs = [self._shard_of(item) for item in wanted]
         await self._load_shards(refs)
-        entries = [self._entry(ref, item).data for ref, item in zip(refs, wanted, strict=True)]
-        planned = await self._slices(list(zip(wanted, entries, strict=True)), timestamp_from_ms)
+        entries = [self._entry(ref, item) for ref, item in zip(refs, wanted, strict=True)]
+        for item, entry in zip(wanted, entries, strict=True):
+            _, end = self._tail_of(entry.data)
+            if item.end_offset > end:
+                self._check_end(item.topic, entry, end)
+        planned = await self._slices([(item, entry.data) for item, entry in zip(wanted, entries, strict=True)], timestamp_from_ms)
         return [part for parts in planned for part in parts]
 
     async def _slices(self, wanted: Sequence[tuple[OffsetRange, StreamEntry]], timestamp_from_ms: int | None = None) -> list[list[Slice]]:

@@ -24,15 +24,19 @@ _NOT_SEALED = WalSequence(-1)
 
 
 class Bulk(Generic[G]):
-    """Groups that share one WAL object. `sequence` is -1 until the bulk is sealed."""
+    """Groups that share one WAL object. `sequence` is -1 until the bulk is sealed.
 
-    __slots__ = ("durable", "groups", "opened_at", "sequence", "size_bytes")
+    depth: slots from the first one that is not durable to this one, when its PUT begins.
+    """
+
+    __slots__ = ("depth", "durable", "groups", "opened_at", "sequence", "size_bytes")
 
     def __init__(self, opened_at: float) -> None:
         self.groups: list[G] = []
         self.size_bytes = 0
         self.opened_at = opened_at
         self.sequence = _NOT_SEALED
+        self.depth = 0
         self.durable = False
 
 
@@ -128,6 +132,7 @@ class WalCore(Generic[G]):
             return None
         bulk = self._sealed.popleft()
         self._started.append(bulk)
+        bulk.depth = bulk.sequence - self._started[0].sequence + 1
         self._in_flight_count += 1
         self._last_put = now
         return bulk

@@ -169,7 +169,7 @@ class Wal:
         try:
             runs = _by_stream(bulk.groups)
             ordered = [StreamRun(stream_id, runs[stream_id]) for stream_id in sorted(runs)]
-            built = build_object(ObjectRole.WAL, self._identity, sequence, self._now_ms(), ordered)
+            built = build_object(ObjectRole.WAL, self._identity, sequence, self._now_ms(), ordered, depth=bulk.depth)
             key = wal_key(self._identity, sequence)
             await self._slots.write(key, sequence, built)
             if trace is not None:

@@ -161,7 +161,12 @@ class SimBroker:
         world, limits = self.world, self.world.limits
         self.client = ControllerClient(addresses(limits.controllers), rng=self.rng)
         request = RegisterBroker(
-            node_id=self.node_id, incarnation_id=UUID(int=self.rng.getrandbits(128)), host="h", port=9092, machine_host="m"
+            node_id=self.node_id,
+            incarnation_id=UUID(int=self.rng.getrandbits(128)),
+            host="h",
+            port=9092,
+            machine_host="m",
+            wal_delete_grace_ms=limits.stream.wal_delete_grace_ms,
         )
         registered = await self.client.register_broker(request, timeout_s=30)
         me = self.me = WalIdentity(registered.node_id, registered.node_epoch)

@@ -6,7 +6,7 @@ One `MemoryController` is the truth; each broker start sees it through its own `
 
 import asyncio
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass, field
 
 from stream.errors import NotContiguous, StreamFenced, StreamNotClosed, StreamNotOpened, WalFenced
@@ -52,6 +52,9 @@ class MemoryController:
         self.in_place: dict[str, ObjectId] = {}
         self.commits: list[CommitObjects] = []
         """Every commit that took effect, in order."""
+        self.data_streams: dict[StreamId, StreamId] = {}
+        """Of streams that are no data streams themselves, the one beside them."""
+        self.accepted: dict[WalIdentity, set[WalSequence]] = {}
         self._next_object_id = 1
 
     def create_stream(self, stream_id: int) -> StreamId:
@@ -114,7 +117,13 @@ class MemoryController:
         self.commits.append(commit)
 
     def commit_recovered(
-        self, recoverer: WalIdentity, failed: WalIdentity, objects: Sequence[NewObject], done: bool, end: WalSequence
+        self,
+        recoverer: WalIdentity,
+        failed: WalIdentity,
+        objects: Sequence[NewObject],
+        done: bool,
+        end: WalSequence,
+        held: Collection[StreamId] = (),
     ) -> None:
         self.check_node(recoverer)
         assert failed in self.fenced, "recovery of a writer that is alive"
@@ -140,10 +149,10 @@ class MemoryController:
         if not done:
             return
         assert end >= wal.committed, "a WAL ends below its committed slot"
-        for stream in self.streams.values():
-            if stream.opened and stream.owner == failed:
+        for stream_id, stream in self.streams.items():
+            if stream.opened and stream.owner == failed and self.data_streams.get(stream_id, stream_id) not in held:
                 stream.opened = False
-        wal.end = end
+        wal.end = None if held else end
 
     def _check_slot(self, writer: WalIdentity, item: NewObject) -> None:
         if item.object_id is not None:
@@ -276,9 +285,17 @@ class MemoryStreamMetadata:
         streams = self.controller.streams
         return {key: max(item.end_offset, item.start_offset) for key, item in streams.items() if item.opened and item.owner == owner}
 
-    async def commit_recovered(self, failed: WalIdentity, objects: Sequence[NewObject], *, done: bool, end: WalSequence) -> None:
+    def data_streams_of(self, stream_ids: Iterable[StreamId]) -> dict[StreamId, StreamId]:
+        return {stream_id: self.controller.data_streams.get(stream_id, stream_id) for stream_id in stream_ids}
+
+    def accepted_losses(self, writer: WalIdentity) -> Collection[WalSequence]:
+        return self.controller.accepted.get(writer, set())
+
+    async def commit_recovered(
+        self, failed: WalIdentity, objects: Sequence[NewObject], *, done: bool, end: WalSequence, held: Sequence[StreamId] = ()
+    ) -> None:
         await self._begin("commit_recovered")
-        self.controller.commit_recovered(self.writer, failed, objects, done, end)
+        self.controller.commit_recovered(self.writer, failed, objects, done, end, held)
         self.controller.check_invariants()
         self._end("commit_recovered")
 

@@ -25,6 +25,7 @@ CORES = (
     "stream/stream.py",
     "stream/transaction_log.py",
     "stream/wal/core.py",
+    "stream/wal/salvage.py",
     "stream/wal/slots.py",
     "stream/log_cache.py",
     "stream/reader/slices.py",

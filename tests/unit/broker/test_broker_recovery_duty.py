@@ -10,7 +10,9 @@ from broker import recovery_duty
 from broker.recovery_duty import RecoveryDuty
 from controller.metadata.delta import MetadataDelta
 from controller.metadata.image import MetadataImage
-from controller.metadata.records import NodeRecord, Record, WalEnded, WalRecord
+from controller.metadata.records import KeyValueRecord, NodeRecord, Record, WalEnded, WalRecord
+from controller.wal_losses import acceptance_key, accepted_losses, encode_slots
+from stream.errors import WalDamaged
 from stream.ids import NodeEpoch, NodeId, WalSequence
 from stream.ports import WalIdentity
 
@@ -90,3 +92,28 @@ async def test_duty_that_was_given_to_another_is_dropped_after_a_failure() -> No
     assert all(task.done() for task in tasks)
     assert len(world.calls) <= 2
     await world.duty.close()
+
+
+async def test_a_damaged_wal_is_looked_at_again_when_an_operator_accepts_the_loss() -> None:
+    world = World()
+    looks: list[frozenset[WalSequence]] = []
+
+    async def recover(failed: WalIdentity, _: WalSequence) -> None:
+        looks.append(accepted_losses(world.image, failed))
+        if WalSequence(3) not in looks[-1]:
+            raise WalDamaged(("wal/2/4/00000000000000000003",), 1)
+        world.apply(WalEnded(failed.node_id, failed.node_epoch, WalSequence(9)))
+        world.done.set()
+
+    world.duty = RecoveryDuty(ME, lambda: world.image, recover, Random(1))
+    world.apply(ask(ME, 3))
+    async with asyncio.timeout(5):
+        while not world.duty.damaged:  # noqa: ASYNC110 - the second look comes after a pause
+            await asyncio.sleep(0.01)
+    assert [error.keys for error in world.duty.damaged.values()] == [("wal/2/4/00000000000000000003",)]
+    assert looks == [frozenset()] * recovery_duty.DAMAGED_LOOKS
+    world.apply(KeyValueRecord(acceptance_key(DEAD), encode_slots([WalSequence(4), WalSequence(3)])))
+    await world.done.wait()
+    assert looks[recovery_duty.DAMAGED_LOOKS :] == [{3, 4}]
+    await world.duty.close()
+    assert not world.duty.damaged

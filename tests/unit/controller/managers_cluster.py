@@ -222,6 +222,7 @@ class Cluster:
         failed: WalIdentity,
         *items: CommitObject,
         end: int | None = None,
+        held: Sequence[int] = (),
         status: Status = Status.OK,
         records: int | None = None,
     ) -> Progress | None:
@@ -233,6 +234,7 @@ class Cluster:
             objects=list(items),
             done=end is not None,
             end=WalSequence(end or 0),
+            held=[StreamId(stream_id) for stream_id in held],
         )
         return self.run(recovery.commit_recovered(self.image, request, self.now_ms, live=self.live), status, records=records)
 

@@ -163,6 +163,20 @@ class TestRecovery:
         cluster.recover(two, dead, slot(dead, 2, part(1, 9, 12)), end=3, records=0)
         cluster.recover(two, dead, end=4, status=Status.WAL_NOT_RECOVERABLE)
 
+    def test_partitions_that_are_held_keep_their_streams_and_get_no_leader(
+        self, cluster: Cluster, dead: WalIdentity, two: WalIdentity
+    ) -> None:
+        topic = cluster.partitions("t")[0]
+        data = topic.data_stream_id
+        assert cluster.recover(two, dead, end=3, held=[data]) == Progress(remaining=0)
+        assert leader_of(cluster.partitions("t")[0]) == dead
+        assert cluster.image.streams.known(data).opened
+        assert [wal.writer for wal in cluster.image.nodes.running_wals() if wal.writer == dead] == [dead]
+        assert cluster.recover(two, dead, end=3) == Progress(remaining=0)
+        assert leader_of(cluster.partitions("t")[0]) == two
+        assert cluster.image.nodes.wal(dead) is not None
+        assert dead not in [wal.writer for wal in cluster.image.nodes.running_wals()]
+
     def test_a_repeated_chunk_adds_nothing(self, cluster: Cluster, dead: WalIdentity, two: WalIdentity) -> None:
         for records in (1, 0):
             cluster.recover(two, dead, slot(dead, 1, part(0, 0, 2), part(1, 5, 9)), records=records)

@@ -1,5 +1,6 @@
 """A controller with sockets, its manifest in a store, and what a reader's lease keeps its janitor from."""
 
+import asyncio
 from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any
@@ -10,10 +11,11 @@ from support.controller_cluster import Cluster, until, until_async
 
 from controller.main import ControllerServer
 from controller.rpc import messages as m
-from objectstore.errors import ObjectNotFound
+from objectstore.errors import ObjectNotFound, Unavailable
 from objectstore.memory import MemoryStore
-from objectstore.ports import ObjectInfo
-from stream.ids import Millis, Offset
+from objectstore.ports import Body, ObjectInfo
+from stream.ids import Millis, Offset, WalSequence
+from stream.keys import wal_key
 from stream.manifest.leases import HeldLease
 from stream.manifest.view import ClusterView
 from stream.ports import CommitObjects, NewObject, ObjectRole, OpenStream, StreamRange
@@ -68,5 +70,42 @@ async def test_a_lease_keeps_destroyed_objects_until_it_is_released(tmp_path: Pa
         with pytest.raises(ObjectNotFound):
             await store.get(targets[0].key)
         assert await store.get(targets[1].key) == b"bytes"
+    finally:
+        await cluster.stop()
+
+
+class GatedManifests(MemoryStore):
+    """No version of the manifest is written while the gate is closed."""
+
+    is_open = True
+
+    async def put_if_absent(self, key: str, body: Body) -> str:
+        if key.startswith("manifest/") and not self.is_open:
+            raise Unavailable("put_if_absent", key, "injected")
+        return await super().put_if_absent(key, body)
+
+
+async def test_brokers_and_janitor_delete_no_slot_that_the_newest_manifest_leads_to(tmp_path: Path) -> None:
+    cluster = Cluster(tmp_path / "controller", read_grace_ms=1, janitor_interval_ms=20, manifest_interval_ms=10)
+    store = cluster.store = GatedManifests()
+    cluster.server = ControllerServer(cluster.config, store)
+    await cluster.start()
+    try:
+        broker, leaving = await cluster.broker(), (await cluster.broker()).node
+        left_over = wal_key(leaving, WalSequence(0))
+        await store.put(left_over, b"what a merge has made useless")
+        store.is_open = False
+        await broker.metadata.commit(CommitObjects(wal_committed=WalSequence(3)))
+        shown = asyncio.ensure_future(broker.metadata.backed_up(broker.metadata.position()))
+        ended = m.UnregisterBroker(node_id=leaving.node_id, node_epoch=leaving.node_epoch, wal_end=WalSequence(1))
+        await broker.client.unregister_broker(ended)
+        for number in range(10):
+            await broker.client.put_key_value(m.PutKeyValue(key=f"k{number}", value=b"v"))
+            await asyncio.sleep(0.02)  # several rounds of the janitor, which must do nothing in them
+        assert not shown.done()
+        assert await store.get(left_over)
+        store.is_open = True
+        await asyncio.wait_for(shown, 5)
+        await until(lambda: left_over not in store._keys)
     finally:
         await cluster.stop()

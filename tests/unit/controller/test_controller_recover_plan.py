@@ -1,5 +1,6 @@
 """The image that is rebuilt from a backup and the WALs: whatever happened since the backup, nothing that was durable is missing."""
 
+from dataclasses import replace
 from random import Random
 
 import pytest
@@ -21,9 +22,11 @@ from controller.recover.plan import (
     rebuild,
     wals_to_walk,
 )
+from stream.errors import WalSlotLost
 from stream.ids import Millis, NodeEpoch, NodeId, ObjectId, StreamId, WalSequence
 from stream.keys import wal_key
 from stream.ports import StreamRange, WalIdentity
+from stream.wal.salvage import BadSlot
 
 NOW_MS = Millis(5_000)
 Slots = dict[WalIdentity, dict[int, list[RangeEntry]]]
@@ -246,6 +249,17 @@ def test_what_is_missing_is_told_by_partition_and_offsets() -> None:
     assert cluster.end(data) == 5, "the partition ends at the gap"
 
 
+def test_a_partition_that_ends_at_a_gap_keeps_neither_transactions_nor_checkpoints_behind_it() -> None:
+    """A checkpoint of offset 9 beside a log that ends at 5 would keep the partition from opening."""
+    cluster, node, data = one()
+    partition = cluster.partitions("t")[0]
+    meta, txn = partition.meta_stream_id, partition.txn_stream_id
+    slots = [[part(data, 0, 5), part(txn, 0, 2)], [part(data, 7, 9), part(txn, 2, 9), part(meta, 0, 3)]]
+    _, rebuilt = recovered(cluster.image, {node: dict(enumerate(slots))})
+    assert [gap.start_offset for gap in rebuilt.gaps] == [5]
+    assert {stream: cluster.end(stream) for stream in (data, txn, meta)} == {data: 5, txn: 2, meta: 0}
+
+
 def test_offsets_that_two_wals_hold_are_told() -> None:
     cluster, node, data = one()
     other = WalIdentity(NodeId(2), NodeEpoch(9))
@@ -288,3 +302,32 @@ def test_objects_that_are_gone_and_objects_that_nobody_knows() -> None:
     cluster.now_ms = NOW_MS
     cluster.tick()
     assert {state.object_id for state in cluster.image.objects.destroyed()} == set(ids[1:3])
+
+
+def test_a_lost_slot_is_a_gap_even_if_nothing_follows_it() -> None:
+    cluster = Cluster()
+    writer = cluster.broker(1)
+    key = wal_key(writer, WalSequence(0))
+    bad = BadSlot(WalSequence(0), key, WalSlotLost(key, "slot 1"))
+    rebuilt = rebuild(cluster.image, [WalkedWal(writer, WalSequence(0), WalSequence(1), (), (bad,))], orphans=(), now_ms=NOW_MS)
+    assert [key in gap.what for gap in rebuilt.gaps] == [True]
+
+
+def test_a_checkpoint_behind_a_lost_slot_counts_only_if_the_data_go_on_behind_it() -> None:
+    """What a lost slot held of a partition is unknown; a checkpoint behind it may speak of data that are gone."""
+    cluster, node, silent = one()
+    going = cluster.topic("going")[0]
+    cluster.open_led(node)
+    silent_meta = cluster.partitions("t")[0].meta_stream_id
+    slots = {
+        0: [part(silent, 0, 5), part(going.data_stream_id, 0, 5)],
+        2: [part(going.data_stream_id, 5, 9), part(silent_meta, 0, 3), part(going.meta_stream_id, 0, 3)],
+    }
+    (wal,) = walked(cluster.image, {node: {0: slots[0], 1: [], 2: slots[2]}})
+    key = wal_key(node, WalSequence(1))
+    lost = BadSlot(WalSequence(1), key, WalSlotLost(key, "slot 2"))
+    found = tuple(item for item in wal.slots if item.sequence != 1)
+    rebuilt = rebuild(cluster.image, [replace(wal, slots=found, bad=(lost,))], orphans=(), now_ms=NOW_MS)
+    cluster.apply(rebuilt.records)
+    ends = {stream: cluster.end(stream) for stream in (silent, silent_meta, going.data_stream_id, going.meta_stream_id)}
+    assert ends == {silent: 5, silent_meta: 0, going.data_stream_id: 9, going.meta_stream_id: 3}

@@ -239,6 +239,7 @@ def test_the_bytes_are_those_of_the_documentation() -> None:
     patch_offset_and_epoch(batch, 0, 100, 7)
     entry = RunEntry(Offset(100), Offset(102), 2, Millis(1_700_000_000_005), bytes(batch))
     writer = WalIdentity(NodeId(3), NodeEpoch(17))
-    built = build_object(ObjectRole.WAL, writer, WalSequence(5), Millis(1_700_000_000_009), [StreamRun(StreamId(42), [entry])])
+    runs = [StreamRun(StreamId(42), [entry])]
+    built = build_object(ObjectRole.WAL, writer, WalSequence(5), Millis(1_700_000_000_009), runs, depth=2)
     dump = re.findall(r"^[0-9a-f]{4}  ((?:[0-9a-f]{2} ?)+)", DOCUMENT.read_text(), re.MULTILINE)
     assert bytes.fromhex("".join(dump)) == joined(built)

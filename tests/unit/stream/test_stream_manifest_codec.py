@@ -82,7 +82,7 @@ def test_the_bytes_are_those_of_the_documentation() -> None:
     assert crc32c(data[at : at + stored]) == crc
     plain = bytes(cramjam.zstd.decompress(data[at : at + stored]))
     assert len(plain) == raw
-    assert plain.startswith(bytes.fromhex("97 a1 63 02 01 63 cf 0000018bcfe5687b 91 93 03 11 05 91 94 a7") + b"flights\xd9\x24")
+    assert plain.startswith(bytes.fromhex("98 a1 63 02 01 63 cf 0000018bcfe5687b 91 93 03 11 05 91 94 a7") + b"flights\xd9\x24")
     page = bytes(cramjam.zstd.decompress(section(data, read(data)[1].partitions[0].data.pages[0].section)))
     assert page.startswith(bytes.fromhex("94 00 c4 78") + (10).to_bytes(8, "big") + (20).to_bytes(8, "big"))
     assert page.endswith(b"data/b2a10000/6699\ndata/b2a10000/6700\ndata/b2a10000/6701")

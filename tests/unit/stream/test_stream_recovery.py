@@ -11,7 +11,7 @@ from objectstore.errors import Unavailable
 from objectstore.faults import Fault, FaultyStore, Selection
 from objectstore.memory import MemoryStore
 from objectstore.ports import ObjectStore, ObjectTail
-from stream.errors import NotContiguous, ObjectCorrupt, WalFenced
+from stream.errors import NotContiguous, WalDamaged, WalFenced
 from stream.format.reader import parse_header
 from stream.ids import Offset, StreamId, WalSequence
 from stream.keys import wal_key
@@ -285,9 +285,10 @@ async def test_a_damaged_slot_fails_the_recovery_and_commits_nothing_behind_it(c
     await dead.storage.abandon()
     key = wal_key(dead.identity, WalSequence(1))
     await store.put(key, (await store.get(key))[:-1] + b"?")
-    with pytest.raises(ObjectCorrupt):
+    with pytest.raises(WalDamaged, match=key):
         await recover(store, heir, dead)
-    assert controller.streams[StreamId(1)].end_offset == 0
+    assert controller.streams[StreamId(1)].end_offset == 1
+    assert controller.streams[StreamId(1)].opened
     assert controller.wals[dead.identity].end is None
 
 

@@ -1,0 +1,237 @@
+"""A slot that the store has lost or damaged is named, never fenced over; what it cannot concern is recovered; a loss has to be accepted."""
+
+from collections.abc import AsyncIterator
+from dataclasses import replace
+
+import pytest
+
+from objectstore.memory import MemoryStore
+from objectstore.ports import ObjectStore
+from stream.errors import NotContiguous, ObjectCorrupt, WalDamaged
+from stream.format.reader import NeedMore, parse_tail
+from stream.ids import Millis, Offset, StreamId, WalSequence
+from stream.keys import wal_key
+from stream.ports import StreamRange
+from stream.recovery import RecoveryReport, recover_wal
+from stream.wal.salvage import BadSlot, Salvage
+from tests.support.stream_metadata import MemoryController
+from tests.support.stream_storage import FAST, NOW_MS, GatedStore, Node
+
+STREAMS = (1, 2, 3)
+
+
+@pytest.fixture
+def controller() -> MemoryController:
+    made = MemoryController()
+    for stream_id in STREAMS:
+        made.create_stream(stream_id)
+    return made
+
+
+@pytest.fixture
+async def nodes() -> AsyncIterator[list[Node]]:
+    made: list[Node] = []
+    yield made
+    for node in made:
+        await node.storage.abandon()
+
+
+async def recover(store: ObjectStore, recoverer: Node, failed: Node, **config: int) -> RecoveryReport:
+    controller = recoverer.metadata.controller
+    controller.fence(failed.identity)
+    start = controller.wals[failed.identity].committed
+    config_ = replace(FAST, **config)
+    return await recover_wal(store, recoverer.metadata, failed.identity, start, recoverer=recoverer.identity, now_ms=NOW_MS, config=config_)
+
+
+async def written(store: ObjectStore, controller: MemoryController, nodes: list[Node], streams: list[int]) -> tuple[Node, Node]:
+    """A broker that wrote one slot for each of these streams, one after the other, and died; another one."""
+    dead, heir = Node(store, controller, 1), Node(store, controller, 2)
+    nodes += [dead, heir]
+    await dead.open(*STREAMS)
+    for stream_id in streams:
+        await dead.write(stream_id)
+    await dead.storage.abandon()
+    return dead, heir
+
+
+def key_of(node: Node, sequence: int) -> str:
+    return wal_key(node.identity, WalSequence(sequence))
+
+
+async def depth_of(store: ObjectStore, key: str) -> int:
+    tail = await store.get_tail(key, 65_536)
+    index = parse_tail(tail.data, tail.size_bytes, key)
+    assert not isinstance(index, NeedMore)
+    return index.header.depth
+
+
+async def damage(store: ObjectStore, key: str) -> bytes:
+    """-> what it was."""
+    good = await store.get(key)
+    await store.put(key, good[:-1] + b"?")
+    return good
+
+
+async def test_a_slot_says_which_slots_were_durable_before_it(controller: MemoryController, nodes: list[Node]) -> None:
+    memory = MemoryStore()
+    gated = GatedStore(memory)
+    node = Node(gated, controller, 1)
+    nodes.append(node)
+    await node.open(1)
+    slots: list[str] = []
+    for count in range(1, 4):
+        node.append(1)
+        slots = await gated.until_waiting(count)
+    for key in reversed(slots):
+        await gated.release(key)
+    assert [await depth_of(memory, key) for key in slots] == [1, 2, 3]
+    node.append(1)
+    (after,) = await gated.until_waiting(1)
+    await gated.release(after)
+    assert await depth_of(memory, after) == 1
+
+
+@pytest.mark.parametrize("read_ahead", [1, 8])
+@pytest.mark.parametrize("lost", [0, 3, 9, 30])
+async def test_a_lost_slot_is_not_fenced_over(controller: MemoryController, nodes: list[Node], lost: int, read_ahead: int) -> None:
+    store = MemoryStore()
+    dead, heir = await written(store, controller, nodes, [1] * 32)
+    good = await store.get(key_of(dead, lost))
+    await store.delete([key_of(dead, lost)])
+    with pytest.raises(WalDamaged, match=key_of(dead, lost)):
+        await recover(store, heir, dead, recovery_read_ahead_count=read_ahead)
+    assert controller.wals[dead.identity].end is None
+    assert controller.streams[StreamId(1)].opened, "nobody leads it"
+    assert controller.streams[StreamId(1)].end_offset == lost
+    assert (await store.get_tail(key_of(dead, 32), 100)).size_bytes == 48, "a zombie can acknowledge nothing more"
+    await store.put_if_absent(key_of(dead, lost), good)
+    assert (await recover(store, heir, dead)).end == 32
+    assert await heir.read_all(1) == list(range(32))
+
+
+async def test_many_lost_slots_in_a_row(controller: MemoryController, nodes: list[Node]) -> None:
+    store = MemoryStore()
+    dead, heir = await written(store, controller, nodes, [1] * 40)
+    await store.delete([key_of(dead, sequence) for sequence in range(5, 35)])
+    with pytest.raises(WalDamaged) as raised:
+        await recover(store, heir, dead)
+    assert raised.value.keys == tuple(key_of(dead, sequence) for sequence in range(5, 35))
+
+
+@pytest.mark.parametrize("damaged", [False, True])
+async def test_streams_that_go_on_behind_a_bad_slot_are_recovered(controller: MemoryController, nodes: list[Node], damaged: bool) -> None:
+    """Stream 1 lies in the bad slot; stream 2 follows behind it without a gap; stream 3 ends before it, so nothing is proven."""
+    store = MemoryStore()
+    dead, heir = await written(store, controller, nodes, [1, 2, 3, 1, 2, 1, 2])
+    bad = key_of(dead, 3)
+    good = await damage(store, bad)
+    if not damaged:
+        await store.delete([bad])
+    with pytest.raises(WalDamaged, match=bad) as raised:
+        await recover(store, heir, dead)
+    assert raised.value.stream_count == 2
+    assert [controller.streams[StreamId(key)].opened for key in STREAMS] == [True, False, True]
+    assert await heir.read_all(2) == [0, 1, 2]
+    await heir.open(2, epoch=2)
+    await heir.write(2)
+    await store.put(bad, good)
+    await recover(store, heir, dead)
+    assert [await heir.read_all(key) for key in STREAMS] == [[0, 1, 2], [0, 1, 2, 3], [0]]
+    assert controller.wals[dead.identity].end == 7
+
+
+async def test_an_accepted_loss_ends_each_stream_before_it(controller: MemoryController, nodes: list[Node]) -> None:
+    store = MemoryStore()
+    dead, heir = await written(store, controller, nodes, [1, 2, 3, 1, 2, 1, 2])
+    await store.delete([key_of(dead, 3)])
+    controller.accepted[dead.identity] = {WalSequence(2), WalSequence(4)}
+    with pytest.raises(WalDamaged):
+        await recover(store, heir, dead)
+    controller.accepted[dead.identity] = {WalSequence(3)}
+    assert (await recover(store, heir, dead)).end == 7
+    assert [await heir.read_all(key) for key in STREAMS] == [[0], [0, 1, 2], [0]]
+    await heir.open(1, 3, epoch=2)
+    await heir.write(1)
+    assert await heir.read_all(1) == [0, 1]
+
+
+async def test_slots_in_flight_behind_a_hole_prove_nothing(controller: MemoryController, nodes: list[Node]) -> None:
+    """The first PUT hangs, all later ones land: nothing was acknowledged, however many there are."""
+    memory = MemoryStore()
+    gated = GatedStore(memory)
+    zombie, heir = Node(gated, controller, 1), Node(memory, controller, 2)
+    nodes += [zombie, heir]
+    await zombie.open(1)
+    zombie.append(1)
+    (first,) = await gated.until_waiting(1)
+    for _ in range(20):
+        zombie.append(1)
+        slots = await gated.until_waiting(2)
+        await gated.release(next(key for key in slots if key != first))
+    assert zombie.acknowledged == []
+    assert (await recover(memory, heir, zombie)).end == 0
+    await gated.release(first)
+    assert zombie.storage.fenced
+    assert zombie.acknowledged == []
+
+
+async def test_a_fence_proves_that_what_lies_below_was_there(controller: MemoryController, nodes: list[Node]) -> None:
+    store = MemoryStore()
+    dead, heir = await written(store, controller, nodes, [1, 1, 1])
+    heir.metadata.refuse("commit_recovered")
+    with pytest.raises(TimeoutError):
+        await recover(store, heir, dead)
+    await store.delete([key_of(dead, 2)])
+    with pytest.raises(WalDamaged, match=key_of(dead, 2)):
+        await recover(store, heir, dead)
+
+
+def part(stream_id: int, start: int, end: int) -> StreamRange:
+    return StreamRange(StreamId(stream_id), Offset(start), Offset(end), end - start, 100, Millis(0))
+
+
+def bad(sequence: int) -> BadSlot:
+    key = f"wal/1/1/{sequence:020d}"
+    return BadSlot(WalSequence(sequence), key, ObjectCorrupt(key, 0, "of a test"))
+
+
+def salvage() -> Salvage:
+    """Two partitions: data stream 1 with its txn stream 2 and meta stream 3; data stream 4."""
+    ends = {StreamId(key): Offset(0) for key in (1, 2, 3, 4)}
+    return Salvage(ends, {StreamId(key): StreamId(1) for key in (1, 2, 3)})
+
+
+def test_an_event_is_never_used_without_its_data() -> None:
+    found = salvage()
+    assert found.take(WalSequence(0), (part(1, 0, 5), part(2, 0, 5))) == (part(1, 0, 5), part(2, 0, 5))
+    found.add_bad(bad(1))
+    assert found.take(WalSequence(2), (part(1, 8, 9), part(2, 5, 9))) == ()
+    assert [(loss.stream_id, loss.start_offset, loss.end_offset) for loss in found.losses()] == [(1, 5, 9), (4, 0, None)]
+
+
+def test_a_checkpoint_is_used_only_where_its_data_is() -> None:
+    found = salvage()
+    found.add_bad(bad(0))
+    assert found.take(WalSequence(1), (part(3, 0, 1), part(4, 0, 1))) == (part(4, 0, 1),)
+    assert found.take(WalSequence(2), (part(1, 0, 5), part(3, 1, 2))) == (part(1, 0, 5),)
+    assert found.take(WalSequence(3), (part(2, 0, 7), part(1, 5, 7))) == (part(1, 5, 7), part(2, 0, 7))
+    assert list(found.losses()) == [], "its records are complete: a lost checkpoint costs a longer scan"
+
+
+def test_a_gap_that_no_bad_slot_explains_is_an_error() -> None:
+    found = salvage()
+    found.add_bad(bad(0))
+    assert found.take(WalSequence(1), (part(4, 0, 1),))
+    with pytest.raises(NotContiguous):
+        found.take(WalSequence(2), (part(4, 2, 3),))
+
+
+def test_only_the_slots_that_may_concern_a_stream_have_to_be_accepted() -> None:
+    found = salvage()
+    found.add_bad(bad(0))
+    found.take(WalSequence(1), (part(4, 0, 1),))
+    found.add_bad(bad(2))
+    found.take(WalSequence(3), (part(1, 0, 1),))
+    assert [loss.stream_id for loss in found.losses()] == [4]
+    assert list(found.losses({WalSequence(2)})) == []

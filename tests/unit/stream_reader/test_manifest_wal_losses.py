@@ -1,0 +1,217 @@
+"""Readers of the store: a lost or damaged WAL slot is an error where it may concern a partition, and nowhere else; an old root is none."""
+
+import asyncio
+from array import array
+from collections.abc import Awaitable, Callable
+from itertools import count
+from typing import TypeVar
+from uuid import UUID
+
+import pytest
+
+from objectstore.memory import MemoryStore
+from objectstore.ports import ObjectTail
+from stream.batch.records import Record, encode_batch
+from stream.errors import ObjectCorrupt, WalSlotLost
+from stream.format.writer import StreamRun, build_object
+from stream.ids import Millis, NodeEpoch, NodeId, StreamId, WalSequence
+from stream.keys import manifest_key, wal_key
+from stream.manifest.codec import Draft, encode_shard
+from stream.manifest.errors import EndInDoubt, WalksTooSlow
+from stream.manifest.model import Entries, LiveWal, ManifestRoot, PartitionEntry, Shard, StreamEntry, TopicEntry
+from stream.manifest.plan import OffsetRange
+from stream.manifest.view import ClusterView
+from stream.ports import ObjectRole, WalIdentity
+from tests.sim.loop import VirtualLoop
+from tests.support.reader_objects import entry_of
+
+T = TypeVar("T")
+ONE, TWO = WalIdentity(NodeId(1), NodeEpoch(7)), WalIdentity(NodeId(2), NodeEpoch(8))
+GRACE_MS = 3_000
+TOPICS = ("busy", "idle", "other")
+"""Each has one partition; the stream of number i has id i. Broker 1 leads the first two, broker 2 the last one."""
+
+
+def stream(stream_id: int, committed: int) -> StreamEntry:
+    nothing = Entries(array("q", [committed]), array("q"), array("q"), array("q"), array("q"), b"", ())
+    return StreamEntry(stream_id, committed, committed, (), nothing)
+
+
+async def publish(
+    store: MemoryStore, version: int, *, committed: int = 0, first_slot: int = 0, leaders: tuple[int, ...] = (1, 1, 2)
+) -> None:
+    """committed: of the first topic's stream."""
+    draft = Draft(version)
+    entries: list[TopicEntry] = []
+    for number, (name, leader) in enumerate(zip(TOPICS, leaders, strict=True)):
+        data = stream(number, committed if number == 0 else 0)
+        shard = Shard(UUID(int=number), 0, (PartitionEntry(0, leader, 0, data, stream(10 + number, 0)),))
+        entries.append(TopicEntry(name, UUID(int=number), 1, (draft.add(encode_shard(shard)),)))
+    wals = (LiveWal(*ONE, WalSequence(first_slot)), LiveWal(*TWO, WalSequence(0)))
+    root = ManifestRoot("c", 1, version, version, Millis(0), wals, tuple(entries), GRACE_MS)
+    await store.put(manifest_key("c", version), b"".join(draft.finish(root)))
+
+
+def slot(writer: WalIdentity, sequence: int, stream_id: int, offset: int) -> bytes:
+    batch = encode_batch([Record(offset, 1_000, b"k", b"v")], base_offset=offset)
+    runs = [StreamRun(StreamId(stream_id), [entry_of(batch)])]
+    return b"".join(build_object(ObjectRole.WAL, writer, WalSequence(sequence), Millis(0), runs, depth=1).chunks)
+
+
+def key_of(sequence: int) -> str:
+    return wal_key(ONE, WalSequence(sequence))
+
+
+class Store(MemoryStore):
+    """before_slot: called before a slot is read."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.before_slot: Callable[[], Awaitable[None]] | None = None
+
+    async def get_tail(self, key: str, length: int) -> ObjectTail:
+        if key.startswith("wal/") and self.before_slot is not None:
+            await self.before_slot()
+        return await super().get_tail(key, length)
+
+
+async def filled(slots: int = 10) -> Store:
+    """Slot i of broker 1 holds record i of the first topic, slot i of broker 2 record i of the last one."""
+    store = Store()
+    for sequence in range(slots):
+        await store.put(key_of(sequence), slot(ONE, sequence, 0, sequence))
+        await store.put(wal_key(TWO, WalSequence(sequence)), slot(TWO, sequence, 2, sequence))
+    await publish(store, 1)
+    return store
+
+
+async def ends(view: ClusterView, *topics: str) -> list[int]:
+    return [state.end_offset for state in await view.partitions(topics)]
+
+
+def virtually(work: Awaitable[T]) -> T:
+    """Run it where sleeping takes no time."""
+    loop = VirtualLoop()
+    try:
+        return loop.run_until_complete(work)
+    finally:
+        loop.close()
+
+
+@pytest.mark.parametrize("lost", [0, 3, 8])
+async def test_a_lost_slot_is_an_error_and_not_the_end(lost: int) -> None:
+    store = await filled()
+    good = await store.get(key_of(lost))
+    await store.delete([key_of(lost)])
+    view = ClusterView(store)
+    await view.refresh()
+    for _ in range(2):
+        with pytest.raises(EndInDoubt, match=key_of(lost)) as raised:
+            await view.partitions(["busy"])
+        assert isinstance(raised.value.error, WalSlotLost)
+        assert raised.value.known_end == lost
+        await view.refresh()
+    assert await ends(view, "other") == [10]
+    assert len(await view.plan([OffsetRange("busy", 0, 0, lost)])) == lost
+    with pytest.raises(EndInDoubt):
+        await view.plan([OffsetRange("busy", 0, 0, lost + 1)])
+    await store.put(key_of(lost), good)
+    await view.refresh()
+    assert await ends(view, "busy", "idle", "other") == [10, 0, 10]
+
+
+async def test_a_damaged_slot_stops_only_what_it_may_concern() -> None:
+    store = await filled()
+    await store.put(key_of(9), (await store.get(key_of(9)))[:-1] + b"?")
+    view = ClusterView(store)
+    await view.refresh()
+    for topic in ("busy", "idle"):
+        with pytest.raises(EndInDoubt, match=key_of(9)) as raised:
+            await view.partitions([topic])
+        assert isinstance(raised.value.error, ObjectCorrupt)
+    assert await ends(view, "other") == [10]
+
+
+async def test_a_stream_that_goes_on_behind_a_bad_slot_is_not_in_doubt() -> None:
+    store = await filled()
+    await store.put(key_of(10), slot(ONE, 10, 1, 0))
+    await store.put(key_of(11), slot(ONE, 11, 0, 10))
+    await store.delete([key_of(10)])
+    view = ClusterView(store)
+    await view.refresh()
+    assert await ends(view, "busy") == [11]
+    with pytest.raises(EndInDoubt):
+        await view.partitions(["idle"])
+
+
+async def test_nobody_leads_so_nothing_says_in_which_wal_it_is() -> None:
+    store = await filled()
+    await store.delete([key_of(4)])
+    await publish(store, 2, leaders=(1, 1, -1))
+    view = ClusterView(store)
+    await view.refresh()
+    with pytest.raises(EndInDoubt, match=key_of(4)):
+        await view.partitions(["other"])
+
+
+async def test_slots_that_were_in_flight_behind_the_end_prove_nothing() -> None:
+    store = await filled(3)
+    batch = encode_batch([Record(9, 1_000, b"k", b"v")], base_offset=9)
+    runs = [StreamRun(StreamId(0), [entry_of(batch)])]
+    built = build_object(ObjectRole.WAL, ONE, WalSequence(5), Millis(0), runs, depth=3)
+    await store.put(key_of(5), b"".join(built.chunks))
+    view = ClusterView(store)
+    await view.refresh()
+    assert await ends(view, "busy") == [3]
+
+
+def test_slots_that_were_merged_during_a_slow_walk_are_found_in_a_newer_root() -> None:
+    """All slots are committed and deleted while the first one is read, and a slow walk ends later than they may stay."""
+
+    async def story() -> list[int]:
+        store = await filled()
+
+        async def merge() -> None:
+            store.before_slot = None
+            await publish(store, 2, committed=10, first_slot=10)
+            await asyncio.sleep(GRACE_MS / 1_000 + 5)
+            await store.delete([key_of(sequence) for sequence in range(10)])
+
+        store.before_slot = merge
+        view = ClusterView(store)
+        await view.refresh()
+        return await ends(view, "busy")
+
+    assert virtually(story()) == [10]
+
+
+def test_walks_that_are_always_too_slow_are_an_error() -> None:
+    async def story() -> None:
+        store = await filled()
+        versions = count(2)
+
+        async def wait() -> None:
+            await asyncio.sleep(GRACE_MS / 1_000)
+            await publish(store, next(versions))
+
+        store.before_slot = wait
+        with pytest.raises(WalksTooSlow, match=r"wal\.delete\.grace\.ms"):
+            await ClusterView(store).refresh()
+
+
+def test_a_slow_walk_is_good_if_nothing_was_committed_meanwhile() -> None:
+    async def story() -> list[int]:
+        store = await filled()
+
+        async def wait() -> None:
+            store.before_slot = None
+            await asyncio.sleep(GRACE_MS / 1_000 + 1)
+
+        store.before_slot = wait
+        view = ClusterView(store)
+        await view.refresh()
+        return await ends(view, "busy")
+
+    assert virtually(story()) == [10]
+
+    virtually(story())
