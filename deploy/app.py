@@ -23,6 +23,7 @@ from deploy.commands import (
     table,
     top,
     topics,
+    wal,
 )
 
 app = typer.Typer(
@@ -66,6 +67,7 @@ app.command("balance")(balance.balance)
 app.add_typer(controller.app, name="controller")
 app.command("compact")(compact.compact)
 app.add_typer(table.app, name="table")
+app.add_typer(wal.app, name="wal")
 app.add_typer(config.app, name="config")
 
 

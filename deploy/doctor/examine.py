@@ -25,6 +25,7 @@ from deploy.doctor.report import Report, report
 from deploy.doctor.seen import lasting, published, published_by, seen
 from deploy.doctor.store_facts import ask_backup, ask_store, broker_clocks, manifest_facts, newest_manifest, wall_ms
 from deploy.output import size
+from deploy.wal_survey import WalSurvey, still_lost, survey_wals
 from objectstore.errors import ObjectStoreError
 from objectstore.ports import ObjectStore
 from objectstore.url import open_store, redact_url
@@ -84,6 +85,7 @@ class _Known:
     asked: Sequence[ListenerFacts] | None = None
     broker_clocks: list[ClockSpan] = field(default_factory=list[ClockSpan])
     orphans: list[Suspect] = field(default_factory=list[Suspect])
+    surveys: list[WalSurvey] = field(default_factory=list[WalSurvey])
     problems: dict[str, str] = field(default_factory=dict[str, str])
     checks: dict[str, CheckResult] = field(default_factory=dict[str, CheckResult])
     deleted: int = 0
@@ -158,6 +160,8 @@ class Examination:
         if metadata.is_live:
             known.asked = await self._step(f.LISTENERS, "asking the brokers", ask_listeners(known.first, order.listeners))
         await self._ask_backup(known.first.cluster_id)
+        if self._store is not None and self._store_works():
+            known.surveys = await self._step(f.WALS, "walking the WALs", survey_wals(self._store, metadata.image)) or []
         if order.objects and self._store_works():
             await self._step(f.OBJECTS, "listing the objects", self._list(metadata), LIST_S)
         await self._settle(metadata)
@@ -225,6 +229,7 @@ class Examination:
         if refreshed is None and known.inventory is not None:
             known.inventory = None
             known.problems[f.OBJECTS] = f"the metadata could not be read again: {known.problems[f.PARTITIONS]}"
+        known.surveys = still_lost(known.surveys, metadata.image)
         second = seen(metadata.image, int(wall_ms()))
         known.now = lasting(first, second) if metadata.is_live else second
         if self._store is not None and self._store_works() and f.MANIFEST not in known.problems:
@@ -292,8 +297,8 @@ class Examination:
             checks[f.PARTITIONS] = judge.partitions(now, int(wall_ms()))
         inventory = known.inventory
         found = judge.ListedWals(inventory.backlogs, inventory.wals_of_nobody()) if inventory is not None else None
-        if is_live or found is not None:
-            checks[f.WALS] = judge.wals(now, found, self._store_now_ms(), is_live=is_live)
+        if is_live or found is not None or known.surveys:
+            checks[f.WALS] = judge.wals(now, found, self._store_now_ms(), is_live=is_live, surveys=known.surveys)
 
     async def _judge_objects(self, inventory: Inventory) -> None:
         known, metadata, store = self._known, self._metadata, self._store

@@ -273,6 +273,21 @@ WAL_UNKNOWN: Final = Kind(
     "these WALs hold. They are never deleted by this command.",
 )
 
+WAL_SLOT_LOST: Final = Kind(
+    "wal-slot-lost",
+    Level.FAIL,
+    "WAL slot {slot} of a broker that is dead is lost or damaged; {count:,} partitions wait for it: {partitions}.",
+    "Restore the object from the bucket's versions or a copy: recovery goes on within half a minute. If that is not possible, "
+    "`penstock wal repair --store STORE` says which records are lost, and with --accept-loss goes on without them.",
+)
+WAL_SLOT_AT_RISK: Final = Kind(
+    "wal-slot-at-risk",
+    Level.FAIL,
+    "WAL slot {slot} of broker {node_id} is lost or damaged: until that broker has merged its records, only its memory has them.",
+    "Do not stop that broker until `penstock doctor` does not find this any more (upload.block.max.age.ms), and find out who deletes "
+    "or writes below wal/.",
+)
+
 # --- metadata in the store ------------------------------------------------------------------------------------------------------------
 
 BACKUP_DAMAGED: Final = Kind(
@@ -397,7 +412,12 @@ CHAPTERS: Final = (
         "What nobody leads, and moves past their deadline; only what lasts from the first look to the second, `--settle` seconds later.",
         (LEADERLESS, MOVE_HANGS),
     ),
-    Chapter(WALS, "What lies in WALs and is not committed, and WALs that nobody recovers.", (WAL_WAITS, WAL_BACKLOG, WAL_UNKNOWN)),
+    Chapter(
+        WALS,
+        "What lies in WALs and is not committed, WALs that nobody recovers, and slots of both that the store has lost or damaged: each "
+        "slot says which slots before it were there.",
+        (WAL_WAITS, WAL_SLOT_LOST, WAL_SLOT_AT_RISK, WAL_BACKLOG, WAL_UNKNOWN),
+    ),
     Chapter(BACKUP, "What a recovery after the loss of all controllers would find.", (BACKUP_DAMAGED, BACKUP_LAGS, SNAPSHOT_OVERDUE)),
     Chapter(MANIFEST, "What readers of the bucket see.", (NO_MANIFEST, MANIFEST_STALE, LEASES_MANY)),
     Chapter(

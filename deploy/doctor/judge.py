@@ -23,6 +23,7 @@ from deploy.doctor.facts import (
 from deploy.doctor.findings import CheckResult, Finding, listed, result, unchecked
 from deploy.doctor.inventory import Backlog, Damaged, LostRange, Suspect
 from deploy.output import size
+from deploy.wal_survey import WalSurvey
 from stream.manifest.leases import LEASES_MAX
 from stream.ports import WalIdentity
 
@@ -185,9 +186,14 @@ def partitions(seen: ClusterSeen, now_ms: int) -> CheckResult:
     return result(f.PARTITIONS, summary, found)
 
 
-def wals(seen: ClusterSeen, listed_wals: ListedWals | None, now_ms: int, *, is_live: bool = True) -> CheckResult:
-    """listed_wals None: the bucket was not listed. now_ms: of the store's clock. is_live: else nobody may be there to commit or recover."""
-    found: list[Finding] = []
+def wals(
+    seen: ClusterSeen, listed_wals: ListedWals | None, now_ms: int, *, is_live: bool = True, surveys: Sequence[WalSurvey] = ()
+) -> CheckResult:
+    """listed_wals None: the bucket was not listed. now_ms: of the store's clock. is_live: else nobody may be there to commit or recover.
+
+    surveys: of WALs with lost or damaged slots.
+    """
+    found = _lost_slots(surveys)
     backlogs: Mapping[WalIdentity, Backlog] = listed_wals.backlogs if listed_wals is not None else {}
     for writer, wal in sorted(seen.wals.items() if is_live else ()):
         backlog = backlogs.get(writer) or Backlog()
@@ -206,6 +212,18 @@ def wals(seen: ClusterSeen, listed_wals: ListedWals | None, now_ms: int, *, is_l
         found.append(f.WAL_UNKNOWN.found(count=len(listed_wals.nobodys), example=listed_wals.nobodys[0].key))
     uncommitted = sum(backlog.size_bytes for backlog in backlogs.values())
     return result(f.WALS, f"{len(seen.wals)} running, {size(uncommitted)} not committed", found)
+
+
+def _lost_slots(surveys: Sequence[WalSurvey]) -> list[Finding]:
+    found: list[Finding] = []
+    for survey in surveys:
+        for slot in survey.slots[:FINDINGS_OF_A_KIND_MAX]:
+            names = [tail.name for tail in survey.partitions if slot.key in tail.keys]
+            if survey.is_alive:
+                found.append(f.WAL_SLOT_AT_RISK.found(slot=slot.key, node_id=survey.node_id))
+            elif names:
+                found.append(f.WAL_SLOT_LOST.found(slot=slot.key, count=len(names), partitions=listed(names)))
+    return found
 
 
 def backup(facts: BackupFacts) -> CheckResult:

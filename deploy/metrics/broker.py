@@ -111,6 +111,7 @@ def _wal(broker: Broker) -> Iterator[Reading]:
     yield table.WAL_BACKLOG_MAX, (), config.log_cache_bytes_max
     yield table.WAL_BACKLOG_AGE, (), storage.uncommitted_s
     yield table.WAL_BACKLOG_SLOTS, (), storage.uncommitted_slot_count
+    yield table.WAL_LOST_SLOTS, (), sum(len(error.keys) for error in broker.recoveries.damaged.values())
 
 
 def _background(broker: Broker) -> Iterator[Reading]:

@@ -135,6 +135,9 @@ WAL_BACKLOG: Final = _of_broker("gauge", "penstock_wal_backlog_bytes", "Acknowle
 WAL_BACKLOG_MAX: Final = _of_broker("gauge", "penstock_wal_backlog_limit_bytes", "At so many, Produce requests wait.")
 WAL_BACKLOG_AGE: Final = _of_broker("gauge", "penstock_wal_backlog_seconds", "Age of the oldest bytes of the backlog.")
 WAL_BACKLOG_SLOTS: Final = _of_broker("gauge", "penstock_wal_backlog_slots", "Slots that a recovery would have to read.")
+WAL_LOST_SLOTS: Final = _of_broker(
+    "gauge", "penstock_wal_lost_slots", "Slots of dead brokers' WALs that this one recovers, and found lost or damaged."
+)
 UPLOAD_LATENCY: Final = _of_broker(
     "histogram",
     "penstock_upload_step_seconds",

@@ -38,7 +38,8 @@ Row = tuple[bytes | None, bytes | None, str, int, int, int, int, "tuple[tuple[st
 
 
 class ThreadedCluster:
-    def __init__(self, directory: Path, *, brokers: int = 2) -> None:
+    def __init__(self, directory: Path, *, brokers: int = 2, stream_config: StreamConfig = MERGING) -> None:
+        self._stream_config = stream_config
         listening = listen(0)
         environment = {**os.environ, "PYTHONPATH": os.pathsep.join(path for path in sys.path if path)}
         with listening:
@@ -93,7 +94,7 @@ class ThreadedCluster:
 
     async def _start(self) -> Cluster:
         self._store = open_store(self.store_url)
-        cluster = Cluster(self._directory, brokers=self._brokers, store=self._store, stream_config=MERGING)
+        cluster = Cluster(self._directory, brokers=self._brokers, store=self._store, stream_config=self._stream_config)
         await cluster.__aenter__()
         return cluster
 
@@ -105,10 +106,12 @@ class ThreadedCluster:
 
     # --- what tests do with it --------------------------------------------------------------------------------------------------------
 
-    def kill_broker(self, node_id: int) -> None:
-        """Returns when another one has taken over its WAL."""
+    def kill_broker(self, node_id: int, *, recovered: bool = True) -> None:
+        """recovered: return when another one has taken over its WAL."""
         assert self._cluster is not None
         self.run(self._cluster.kill_broker(node_id))
+        if not recovered:
+            return
 
         def is_over(image: MetadataImage) -> bool:
             node = image.nodes.get(NodeId(node_id))

@@ -47,6 +47,7 @@ from deploy.doctor.inventory import PARTS, Backlog, Damaged, Expected, Inventory
 from deploy.doctor.listing import delete_orphans, really_missing
 from deploy.doctor.report import report
 from deploy.doctor.seen import lasting, seen
+from deploy.wal_survey import LostSlot, LostTail, WalSurvey, still_lost
 from objectstore.memory import MemoryStore
 from objectstore.ports import DELETE_BATCH_COUNT, ObjectInfo
 from stream.ids import Millis, NodeEpoch, NodeId, ObjectId, Offset, StreamEpoch, StreamId, WalSequence
@@ -223,6 +224,28 @@ def test_wals() -> None:
     assert [list(told(judge.wals(SEEN, listed_wals(backlogs), NOW_MS))) for backlogs in (many, old)] == [["wal-backlog"]] * 2
     assert list(told(judge.wals(SEEN, listed_wals({}, Suspect("wal/9/9/0", 1, 1)), NOW_MS))) == ["wal-of-nobody"]
     assert told(judge.wals(dead, waits, NOW_MS, is_live=False)) == {}
+
+
+def test_lost_slots_by_whether_their_writer_lives() -> None:
+    key, other = (wal_key(DEAD, WalSequence(slot)) for slot in (7, 8))
+    slots = [LostSlot(7, key, "gone", False), LostSlot(8, other, "gone", False)]
+    tails = [LostTail("t", number, 5, None, (key,)) for number in (0, 1)]
+    dead = WalSurvey(DEAD.node_id, DEAD.node_epoch, False, slots, tails)
+    found = told(judge.wals(SEEN, None, NOW_MS, surveys=[dead]))
+    assert found == {"wal-slot-lost": f"WAL slot {key} of a broker that is dead is lost or damaged; 2 partitions wait for it: t-0, t-1."}
+    alive = msgspec.structs.replace(dead, is_alive=True, slots=slots[:1])
+    assert list(told(judge.wals(SEEN, None, NOW_MS, surveys=[alive]))) == ["wal-slot-at-risk"]
+
+
+def test_what_is_committed_by_the_second_look_was_not_lost() -> None:
+    image = MetadataImage()
+    image.apply_all([WalRecord(DEAD.node_id, DEAD.node_epoch, WalSequence(8))])
+    slots = [LostSlot(slot, wal_key(DEAD, WalSequence(slot)), "gone", False) for slot in (7, 8)]
+    tails = [LostTail("t", number, 5, None, (slot.key,)) for number, slot in enumerate(slots)]
+    (left,) = still_lost([WalSurvey(DEAD.node_id, DEAD.node_epoch, True, slots, tails)], image)
+    assert (left.slots, left.partitions) == (slots[1:], tails[1:])
+    image.apply_all([WalEnded(DEAD.node_id, DEAD.node_epoch, WalSequence(9))])
+    assert still_lost([left], image) == []
 
 
 def test_backup_and_manifest() -> None:
