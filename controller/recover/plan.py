@@ -4,12 +4,13 @@ Invariants: ranges are taken from all WALs by offset alone, each stream contiguo
 handed a stream from one writer to the next make the durable runs of its writers disjoint, so whoever wrote them, what follows is the
 truth. Whatever may have been given out since the backup (ids, epochs) is skipped by far. Afterwards nobody leads, every stream is closed,
 every WAL has ended: what an old process believes is of no use to it.
-Must not do I/O and must not bridge a gap: it is told. Source: ADR 0013; `controller.managers.recovery` for one WAL.
+A log whose objects are gone begins above the last missing range.
+Must not do I/O and must not bridge a gap: it is reported. Source: ADR 0013; `controller.managers.recovery` for one WAL.
 """
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from collections.abc import Set as AbstractSet
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from uuid import UUID
 
 import msgspec
@@ -26,6 +27,7 @@ from controller.metadata.records import (
     RangeEntry,
     Record,
     StreamClosed,
+    StreamTrimmed,
     WalEnded,
     WalRecord,
 )
@@ -279,16 +281,64 @@ def _ids(image: MetadataImage, wals: Sequence[WalkedWal], next_object_id: Object
 
 def missing_objects(image: MetadataImage, data_ids: AbstractSet[ObjectId], wal_keys: AbstractSet[str]) -> list[Gap]:
     """What the image refers to and the store does not have, by the ranges that are lost with it."""
-    gone = {
+    gone = _gone(image, data_ids, wal_keys)
+    return [
+        _gap(image, stream, entry.start_offset, entry.end_offset, f"object {gone[entry.object_id]} is not there")
+        for stream in (image.streams if gone else ())
+        for entry in stream.entries
+        if entry.object_id in gone
+    ]
+
+
+def without_missing(image: MetadataImage, missing: Sequence[Gap]) -> tuple[list[StreamTrimmed], list[Gap]]:
+    """Records that take missing ranges out of the index, and the ranges that are intact and go with them.
+
+    missing: of `missing_objects`. A log has no holes, so it begins above its last one: offsets keep their records, and readers are told
+    that what they ask for is out of range. The data and the txn stream of a partition begin at the same offset: data whose aborted
+    transactions are not known would be read as if they were committed.
+    """
+    starts: dict[StreamId, Offset] = {}
+    for gap in missing:
+        stream = image.streams.known(gap.stream_id)
+        topic = image.topics.by_id(stream.topic_id)
+        together = [gap.stream_id]
+        if topic is not None and stream.kind != "meta":
+            partition = topic.partitions[stream.partition]
+            together = [partition.data_stream_id, partition.txn_stream_id]
+        for stream_id in together:
+            starts[stream_id] = max(starts.get(stream_id, Offset(0)), gap.end_offset)
+    records: list[StreamTrimmed] = []
+    given_up: list[Gap] = []
+    lost = {(gap.stream_id, gap.start_offset) for gap in missing}
+    for stream_id, start in sorted(starts.items()):
+        stream = image.streams.known(stream_id)
+        if start <= stream.start_offset:
+            continue
+        records.append(StreamTrimmed(stream_id, start))
+        given_up += [
+            _gap(image, stream, max(entry.start_offset, stream.start_offset), min(entry.end_offset, start), "intact, below a missing range")
+            for entry in stream.entries
+            if entry.start_offset < start and (stream_id, entry.start_offset) not in lost
+        ]
+    return records, _joined(given_up)
+
+
+def _joined(gaps: Iterable[Gap]) -> list[Gap]:
+    """Adjacent ranges of a stream as one."""
+    joined: list[Gap] = []
+    for gap in gaps:
+        last = joined[-1] if joined else None
+        if last is not None and (last.stream_id, last.end_offset) == (gap.stream_id, gap.start_offset):
+            joined[-1] = replace(last, end_offset=gap.end_offset)
+        else:
+            joined.append(gap)
+    return joined
+
+
+def _gone(image: MetadataImage, data_ids: AbstractSet[ObjectId], wal_keys: AbstractSet[str]) -> dict[ObjectId, str]:
+    """Objects that ranges refer to and that are not in the store, with their keys."""
+    return {
         state.object_id: state.key
         for state in image.objects
         if state.refs and (state.key not in wal_keys if state.wal is not None else state.object_id not in data_ids)
     }
-    if not gone:
-        return []
-    return [
-        _gap(image, stream, entry.start_offset, entry.end_offset, f"object {gone[entry.object_id]} is not there")
-        for stream in image.streams
-        for entry in stream.entries
-        if entry.object_id in gone
-    ]

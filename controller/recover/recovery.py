@@ -18,9 +18,20 @@ from controller.backup.log import BackupLog
 from controller.errors import RecoveryRefused
 from controller.metadata.codec import decode_record
 from controller.metadata.image import MetadataImage
-from controller.metadata.records import MetadataOffset
+from controller.metadata.records import MetadataOffset, StreamTrimmed
 from controller.raft.messages import Base, Members
-from controller.recover.plan import Rebuilt, WalkedSlot, WalkedWal, missing_objects, next_base, orphans_of, rebuild, wals_to_walk
+from controller.recover.plan import (
+    Gap,
+    Rebuilt,
+    WalkedSlot,
+    WalkedWal,
+    missing_objects,
+    next_base,
+    orphans_of,
+    rebuild,
+    wals_to_walk,
+    without_missing,
+)
 from controller.recover.report import Report, WalFound
 from controller.snapshots import SnapshotStore, copy_image
 from objectstore.errors import PreconditionFailed
@@ -40,6 +51,9 @@ _RECOVERER = WalIdentity(NodeId(-1), NodeEpoch(-1))
 """Stands in the fences: no broker put them."""
 
 _WALKS_MAX = 8
+_NAMED_MAX = 5
+"""Missing ranges that an error names."""
+
 _READING = StreamConfig()
 """Read-ahead and sizes of tails as brokers have them."""
 
@@ -124,10 +138,11 @@ class Recovery:
         self._check_gaps(report, accept_loss=accept_loss or force)
         base = await self._end_history(report.voters)
         found = await self._load()
-        report, rebuilt = await self._survey(found, fence=True)
+        report, rebuilt, trims = await self._survey(found, fence=True)
         self._check_gaps(report, accept_loss=accept_loss)
         image = found.image
         image.apply_all(rebuilt.records)
+        image.apply_all(trims)
         image.check_invariants()
         self._progress("writing the snapshot", 0)
         await self._snapshots.save(copy_image(image)[0], base)
@@ -135,12 +150,11 @@ class Recovery:
 
     def _check_gaps(self, report: Report, *, accept_loss: bool) -> None:
         if report.gaps and not accept_loss:
-            first = report.gaps[0]
-            name = f"{first.topic}-{first.partition}" if first.topic else f"stream {first.stream_id}"
+            named = "; ".join(map(_place, report.gaps[:_NAMED_MAX]))
             raise RecoveryRefused(
-                f"data are missing in {len(report.gaps)} places, first: {name} offsets [{first.start_offset}, {first.end_offset}), "
-                f"{first.what}. "
-                "Restore the objects; or use --accept-loss: each partition then ends where its first gap begins"
+                f"data are missing in {len(report.gaps)} places{', first' if len(report.gaps) > _NAMED_MAX else ''}: {named}. "
+                "Restore the objects (--dry-run shows all places); or use --accept-loss: a partition then begins above its last missing "
+                "object, and ends where the first gap in its WALs begins"
             )
 
     async def _load(self) -> _Found:
@@ -192,13 +206,14 @@ class Recovery:
                 continue
             return base
 
-    async def _survey(self, found: _Found, *, fence: bool) -> tuple[Report, Rebuilt]:
+    async def _survey(self, found: _Found, *, fence: bool) -> tuple[Report, Rebuilt, list[StreamTrimmed]]:
         image = found.image
         listed = await self._list()
         wals = await self._walk(wals_to_walk(image, listed.wals), fence=fence)
         orphans = orphans_of(image, listed.data_ids)
         rebuilt = rebuild(image, wals, orphans=orphans, now_ms=self._now_ms())
         missing = missing_objects(image, listed.data_ids, listed.wal_keys)
+        trims, given_up = without_missing(image, missing)
         newest_ms = max(found.newest_ms, listed.newest_ms)
         known = found.base.members.voters or (0,)
         report = Report(
@@ -215,11 +230,12 @@ class Recovery:
             record_count=rebuilt.record_count,
             size_bytes=rebuilt.size_bytes,
             gaps=missing + rebuilt.gaps,
+            given_up=given_up,
             orphan_count=len(orphans),
             history_ended=found.tail.fence is not None,
             already_recovered=found.already_recovered,
         )
-        return report, rebuilt
+        return report, rebuilt, trims
 
     async def _list(self) -> _Listed:
         """Every WAL slot and data object. One LIST per 1,000."""
@@ -274,6 +290,13 @@ class Recovery:
         except ExceptionGroup as failed:
             raise failed.exceptions[0] from None
         return [task.result() for task in walks]
+
+
+def _place(gap: Gap) -> str:
+    if gap.stream_id < 0:
+        return gap.what
+    name = f"{gap.topic}-{gap.partition}" if gap.topic else f"stream {gap.stream_id}"
+    return f"{name} offsets [{gap.start_offset}, {gap.end_offset}), {gap.what}"
 
 
 def _wal_found(image: MetadataImage, wal: WalkedWal) -> WalFound:

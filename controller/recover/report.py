@@ -36,6 +36,8 @@ class Report(msgspec.Struct, frozen=True, kw_only=True):
     record_count: int = 0
     size_bytes: int = 0
     gaps: list[Gap] = []
+    given_up: list[Gap] = []
+    """Intact ranges that --accept-loss takes out of the log, because a missing object follows them."""
     orphan_count: int = 0
     history_ended: bool = False
     """A recovery was begun before."""

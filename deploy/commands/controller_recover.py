@@ -14,7 +14,9 @@ From = Annotated[str, typer.Option("--from", help="The cluster's store: s3://BUC
 ClusterId = Annotated[str, typer.Option("--cluster-id", help="Its id; may be left out if the store holds one cluster only.")]
 DryRun = Annotated[bool, typer.Option("--dry-run", help="Show what is there and what would be done; write nothing.")]
 Force = Annotated[bool, typer.Option("--force", help="Although something was written a moment ago: what still runs is fenced.")]
-AcceptLoss = Annotated[bool, typer.Option("--accept-loss", help="Although data are missing: end each partition at its first gap.")]
+AcceptLoss = Annotated[
+    bool, typer.Option("--accept-loss", help="Although data are missing: begin each partition above its last missing object.")
+]
 Voters = Annotated[str, typer.Option("--voters", help="Ids of the controllers that will run, as in 0,1,2; default: those it had.")]
 
 
@@ -108,6 +110,9 @@ def _show(report: "Report", store: str) -> None:
     if report.gaps:
         places = [(gap.topic or "?", gap.partition, gap.start_offset, gap.end_offset, gap.what) for gap in report.gaps]
         print_table("MISSING", ["topic", "partition", "from offset", "to offset", "what"], places)
+    if report.given_up:
+        places = [(gap.topic or "?", gap.partition, gap.start_offset, gap.end_offset, gap.what) for gap in report.given_up]
+        print_table("GIVEN UP WITH --accept-loss", ["topic", "partition", "from offset", "to offset", "what"], places)
     print(_outcome(report, redact_url(store)))
 
 

@@ -2,6 +2,7 @@
 
 import asyncio
 import shutil
+import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from pathlib import Path
 from uuid import uuid4
@@ -23,9 +24,9 @@ from controller.recover.recovery import Recovery, cluster_ids
 from controller.rpc import messages as m
 from objectstore.memory import MemoryStore
 from objectstore.ports import Body
-from stream.ids import Millis, NodeId, StreamId, WalSequence
+from stream.ids import Millis, NodeId, Offset, StreamId, WalSequence
 from stream.keys import backup_key, wal_key
-from stream.ports import OpenedStream, OpenStream
+from stream.ports import CommitObjects, NewObject, ObjectRole, OpenedStream, OpenStream, StreamRange
 
 Start = Callable[..., Awaitable[Cluster]]
 
@@ -395,6 +396,44 @@ async def test_a_recovery_says_why_it_can_not_be_done(start: Start) -> None:
             with pytest.raises(RecoveryRefused, match="may be alive"):
                 await recovery.run()
     assert await cluster_ids(cluster.store) == ["c"]
+
+
+async def test_objects_that_are_gone_stop_a_recovery_or_are_given_up(start: Start) -> None:
+    cluster = await start()
+    broker = await cluster.broker()
+    created = await broker.client.create_topics(m.CreateTopics(topics=[m.NewTopic(name="holed", partitions=1)]))
+    assert created.topics[0].status is m.Status.OK
+    topic = broker.image.topics.by_name("holed")
+    assert topic is not None
+    data = topic.partitions[0].data_stream_id
+    await broker.metadata.open_streams([OpenStream(data, topic.partitions[0].leader_epoch)])
+    prepared = await broker.metadata.prepare_objects(3)
+    for at, item in enumerate(prepared):
+        await cluster.store.put(item.key, b"x")
+        new = NewObject(
+            item.object_id, item.key, ObjectRole.STREAM, 1, (StreamRange(data, Offset(4 * at), Offset(4 * at + 4), 4, 1, Millis(1)),)
+        )
+        await broker.metadata.commit(CommitObjects(objects=(new,)))
+    await cluster.snapshot()
+    await cluster.server.stop()
+    shutil.rmtree(cluster.config.data_dir)
+    await cluster.store.delete([prepared[1].key])
+
+    recovery = Recovery(cluster.store, "c", now_ms=lambda: Millis(time.time_ns() // 1_000_000 + 60_000))
+    looked = await recovery.look()
+    assert [(gap.topic, gap.partition, gap.start_offset, gap.end_offset) for gap in looked.gaps] == [("holed", 0, 4, 8)]
+    assert [(gap.topic, gap.partition, gap.start_offset, gap.end_offset) for gap in looked.given_up] == [("holed", 0, 0, 4)]
+    with pytest.raises(
+        RecoveryRefused, match=rf"holed-0 offsets \[4, 8\), data stream: object {prepared[1].key} is not there.*--accept-loss"
+    ):
+        await recovery.run()
+    await recovery.run(accept_loss=True)
+    cluster.server = ControllerServer(cluster.config, cluster.store)
+    await cluster.server.start()
+    fresh = await cluster.broker()
+    stream = fresh.image.streams.known(data)
+    assert (stream.start_offset, [(entry.start_offset, entry.end_offset) for entry in stream.entries]) == (8, [(8, 12)])
+    fresh.image.check_invariants()
 
 
 async def test_a_recovery_that_was_broken_off_is_finished_by_the_next(start: Start) -> None:

@@ -21,6 +21,7 @@ from controller.recover.plan import (
     orphans_of,
     rebuild,
     wals_to_walk,
+    without_missing,
 )
 from stream.errors import WalSlotLost
 from stream.ids import Millis, NodeEpoch, NodeId, ObjectId, StreamId, WalSequence
@@ -285,6 +286,39 @@ def test_a_range_that_is_committed_in_part_is_clipped() -> None:
     assert (rebuilt.range_count, rebuilt.record_count) == (1, 2)
     assert [(start, end) for start, end, _ in cluster.spans(data)] == [(0, 3), (3, 5)]
     assert image.streams.known(StreamId(data)).end_offset == 5
+
+
+def test_a_log_with_a_missing_object_begins_above_it_and_keeps_its_offsets() -> None:
+    cluster, node, data = one()
+    objects = cluster.prepare(node, 4)
+    for at, prepared in enumerate(objects):
+        cluster.commit(node, uploaded(prepared, part(data, 5 * at, 5 * at + 5)))
+    image = cluster.image
+    partition = cluster.partitions("t")[0]
+    kept = {prepared.object_id for at, prepared in enumerate(objects) if at not in {1, 2}}
+    missing = missing_objects(image, kept, set())
+    assert [(gap.start_offset, gap.end_offset) for gap in missing] == [(5, 10), (10, 15)]
+    trims, given_up = without_missing(image, missing)
+    assert [(gap.topic, gap.partition, gap.start_offset, gap.end_offset) for gap in given_up] == [("t", 0, 0, 5)]
+    rebuilt = rebuild(image, walked(image, {node: {0: [part(data, 20, 22)]}}), orphans=(), now_ms=NOW_MS)
+    image.apply_all(rebuilt.records)
+    image.apply_all(trims)
+    image.check_invariants()
+    stream = image.streams.known(StreamId(data))
+    assert (stream.start_offset, [(entry.start_offset, entry.end_offset) for entry in stream.entries]) == (15, [(15, 20), (20, 22)])
+    assert image.streams.known(partition.txn_stream_id).start_offset == 15
+    assert missing_objects(image, kept, {wal_key(node, WalSequence(0))}) == []
+
+
+def test_data_begin_above_a_missing_part_of_their_transactions() -> None:
+    cluster, node, data = one()
+    txn = cluster.partitions("t")[0].txn_stream_id
+    first, second = cluster.prepare(node, 2)
+    cluster.commit(node, uploaded(first, part(data, 0, 9)))
+    cluster.commit(node, uploaded(second, part(txn, 0, 4)))
+    trims, given_up = without_missing(cluster.image, missing_objects(cluster.image, {first.object_id}, set()))
+    assert {trim.stream_id: trim.start_offset for trim in trims} == {data: 4, txn: 4}
+    assert [(gap.stream_id, gap.start_offset, gap.end_offset) for gap in given_up] == [(data, 0, 4)]
 
 
 def test_objects_that_are_gone_and_objects_that_nobody_knows() -> None:
