@@ -15,7 +15,7 @@ from broker.wire.errors import WireError
 from controller.errors import ControllerError, RequestRefused
 from controller.rpc.messages import Status
 from objectstore.errors import ObjectStoreError
-from stream.errors import BatchCorrupt, OffsetOutOfRange, StreamError, WalFull
+from stream.errors import BatchCorrupt, ObjectCorrupt, ObjectLost, ObjectMissing, OffsetOutOfRange, StreamError, WalFull
 
 __all__ = ["KAFKA_ERRORS", "ErrorCode", "KafkaError", "code_of", "code_of_status", "kafka_error"]
 
@@ -80,12 +80,16 @@ _CLASS_CODES: Final[tuple[tuple[type[BaseException], ErrorCode], ...]] = (
     (TimeoutError, ErrorCode.REQUEST_TIMED_OUT),
     (OffsetOutOfRange, ErrorCode.OFFSET_OUT_OF_RANGE),
     (BatchCorrupt, ErrorCode.CORRUPT_MESSAGE),
+    (ObjectCorrupt, ErrorCode.CORRUPT_MESSAGE),
+    (ObjectLost, ErrorCode.CORRUPT_MESSAGE),
+    (ObjectMissing, ErrorCode.KAFKA_STORAGE_ERROR),
     (WalFull, ErrorCode.REQUEST_TIMED_OUT),
     (StreamError, ErrorCode.NOT_LEADER_OR_FOLLOWER),
     (ObjectStoreError, ErrorCode.KAFKA_STORAGE_ERROR),
     (ControllerError, ErrorCode.REQUEST_TIMED_OUT),
 )
-"""First match wins. Any other trouble with a stream means that this broker must stop serving it: look for the leader."""
+"""First match wins. Any other trouble with a stream means that this broker must stop serving it: look for the leader. Of the codes for
+damage, consumers of Java and librdkafka hand only CORRUPT_MESSAGE to the application; KAFKA_STORAGE_ERROR makes them wait (ADR 0038)."""
 
 
 def code_of(error: BaseException) -> ErrorCode:

@@ -1,7 +1,8 @@
 """What was read from objects, kept by bytes; what is being read now, read once for everybody who wants it.
 
 Invariant: `ByteLru` never weighs more than its limit; a key has at most one load under way; a waiter that gives up disturbs nobody.
-A failed load fails its waiters and leaves nothing behind, so the next one tries again. Must not know what is cached.
+A failed load fails its waiters and leaves nothing behind, so the next one tries again; a load may fail for some of its keys only. Must not
+know what is cached.
 Source: AutoMQ `DataBlockCache`.
 """
 
@@ -14,8 +15,8 @@ from typing import Generic, TypeVar
 K = TypeVar("K")
 V = TypeVar("V")
 
-Load = Callable[[Sequence[K]], Awaitable[Sequence[tuple[V, int]]]]
-"""Gets (value, weight in bytes) for each of the keys, in their order."""
+Load = Callable[[Sequence[K]], Awaitable[Sequence[tuple[V, int] | Exception]]]
+"""Gets (value, weight in bytes), or what is wrong with it, for each of the keys, in their order. Raises what is wrong with all of them."""
 
 
 class ByteLru(Generic[K, V]):
@@ -62,7 +63,7 @@ class LoadingCache(Generic[K, V]):
     def __init__(self, bytes_max: int) -> None:
         self._kept: ByteLru[K, V] = ByteLru(bytes_max)
         self._flights: dict[K, asyncio.Future[V]] = {}
-        self._loads: set[asyncio.Task[Sequence[tuple[V, int]]]] = set()
+        self._loads: set[asyncio.Task[Sequence[tuple[V, int] | Exception]]] = set()
         self.hit_count = 0
         """Keys that were kept; those that were being read already count as missed."""
         self.miss_count = 0
@@ -80,11 +81,15 @@ class LoadingCache(Generic[K, V]):
         self._kept.put(key, value, size_bytes)
 
     async def get(self, key: K, load: Load[K, V]) -> V:
-        return (await self.get_many((key,), load))[0]
+        """Return the value of one key. Raises what `load` raises or returns for it."""
+        (found,) = await self.get_each((key,), load)
+        if isinstance(found, Exception):
+            raise found
+        return found
 
-    async def get_many(self, keys: Sequence[K], load: Load[K, V]) -> list[V]:
-        """The values of all keys. Those neither kept nor on their way are loaded by one call of `load`, whose error is raised here."""
-        found: dict[K, V] = {}
+    async def get_each(self, keys: Sequence[K], load: Load[K, V]) -> list[V | Exception]:
+        """Return the value of each key, or its error. Keys neither kept nor on their way are loaded by one call of `load`."""
+        found: dict[K, V | Exception] = {}
         flights: dict[K, asyncio.Future[V]] = {}
         claimed: list[K] = []
         for key in keys:
@@ -102,8 +107,11 @@ class LoadingCache(Generic[K, V]):
         if claimed:
             self._start(claimed, load)
         for key, flight in flights.items():
-            # Shielded: the load goes on for the other waiters, and for the cache, when this one is cancelled.
-            found[key] = await asyncio.shield(flight)
+            try:
+                # Shielded: the load goes on for the other waiters, and for the cache, when this one is cancelled.
+                found[key] = await asyncio.shield(flight)
+            except Exception as error:  # noqa: BLE001 - returned: the caller decides what the other values are worth without it
+                found[key] = error
         return [found[key] for key in keys]
 
     def _start(self, claimed: list[K], load: Load[K, V]) -> None:
@@ -111,7 +119,7 @@ class LoadingCache(Generic[K, V]):
         self._loads.add(task)
         task.add_done_callback(partial(self._settle, claimed))
 
-    def _settle(self, claimed: list[K], task: asyncio.Task[Sequence[tuple[V, int]]]) -> None:
+    def _settle(self, claimed: list[K], task: asyncio.Task[Sequence[tuple[V, int] | Exception]]) -> None:
         self._loads.discard(task)
         flights = [self._flights.pop(key) for key in claimed]
         error = None if task.cancelled() else task.exception()
@@ -120,10 +128,13 @@ class LoadingCache(Generic[K, V]):
                 flight.cancel()
         elif error is not None:
             for flight in flights:
-                flight.set_exception(error)
-                flight.exception()  # every waiter may have gone; that is no reason for asyncio to complain
+                _fail(flight, error)
         else:
-            for key, flight, (value, size_bytes) in zip(claimed, flights, task.result(), strict=True):
+            for key, flight, loaded in zip(claimed, flights, task.result(), strict=True):
+                if isinstance(loaded, Exception):
+                    _fail(flight, loaded)
+                    continue
+                value, size_bytes = loaded
                 self._kept.put(key, value, size_bytes)
                 flight.set_result(value)
 
@@ -135,8 +146,13 @@ class LoadingCache(Generic[K, V]):
         await asyncio.gather(*loads, return_exceptions=True)
 
 
-async def _call(load: Load[K, V], keys: list[K]) -> Sequence[tuple[V, int]]:
+async def _call(load: Load[K, V], keys: list[K]) -> Sequence[tuple[V, int] | Exception]:
     return await load(keys)
+
+
+def _fail(flight: asyncio.Future[V], error: BaseException) -> None:
+    flight.set_exception(error)
+    flight.exception()  # every waiter may have gone; that is no reason for asyncio to complain
 
 
 BlockKey = tuple[str, int]

@@ -86,6 +86,22 @@ class ObjectCorrupt(StreamError):
         self.position = position
 
 
+class ObjectMissing(StreamError):
+    """The newest metadata that this process has refer to an object that the store does not have. Those metadata may still be behind."""
+
+    retriable = True
+
+    def __init__(self, key: str) -> None:
+        super().__init__(f"object {key} is gone from the store, and the metadata refer to it")
+        self.key = key
+
+
+class ObjectLost(ObjectMissing):
+    """The object has been missing for longer than metadata can be behind: its records are lost, unless an operator restores it."""
+
+    retriable = False
+
+
 class WalSlotLost(StreamError):
     """A WAL slot is missing although it was durable: the store has lost acknowledged records."""
 

@@ -2,14 +2,16 @@
 readers that go forward.
 
 Invariant: what is returned are whole batches, in offset order, of the stream and inside the committed ranges, from blocks whose checksums
-held; anything else raises ObjectCorrupt. `ObjectNotFound` goes up: the object was compacted away meanwhile, plan again from the metadata.
+held. An error counts only where a read begins: before an object that is damaged, gone or out of reach, the intact batches are returned, and
+the read that begins there raises. ObjectCorrupt means wrong bytes. `ObjectNotFound` goes up: plan again from the metadata.
 Memory in flight is at most gets_in_flight_max x get_bytes_max (plus one block each). Deadlines and retries are the store's.
 Source: AutoMQ `StreamReader`, `ObjectReader`.
 """
 
 import asyncio
-from collections.abc import Sequence
+from collections.abc import Awaitable, Iterable, Sequence
 from dataclasses import dataclass
+from typing import TypeVar, cast
 
 from objectstore.errors import ObjectNotFound, ObjectStoreError, RangeNotSatisfiable
 from objectstore.log import get_logger
@@ -25,6 +27,7 @@ from stream.ports import ObjectRange
 from stream.read_ahead import ReadAhead, Reader
 
 _log = get_logger()
+_T = TypeVar("_T")
 _INT64_MAX = (1 << 63) - 1
 _GAP_BYTES = 128 << 10
 """Reading this much for nothing costs less than another GET."""
@@ -92,6 +95,10 @@ class ObjectReader:
             blocks = await self._load(pieces)
             position, left_bytes = at, max_bytes
             for piece, data in zip(pieces, blocks, strict=True):
+                if isinstance(data, Exception):
+                    if not batches and position == at:
+                        raise data
+                    break
                 first = min_one and not batches
                 view, position, whole = cut(piece, data, position, end_offset, left_bytes, min_one=first)
                 if view:
@@ -106,7 +113,8 @@ class ObjectReader:
         """(offset, timestamp) of the first record at start_offset or later whose timestamp is at least timestamp_ms; None: no such.
 
         ranges as for `read`, where those with an older max timestamp may be missing. Opens one block after another until one has it;
-        max timestamps in metadata, index and batch headers mean that hardly ever a second one is opened.
+        max timestamps in metadata, index and batch headers mean that hardly ever a second one is opened. Raises ObjectCorrupt,
+        ObjectNotFound and the store's errors for a block that may hold the record: what lies behind it is no answer.
         """
         for source in ranges:
             if source.range.max_timestamp_ms < timestamp_ms or source.range.end_offset <= start_offset:
@@ -114,7 +122,7 @@ class ObjectReader:
             for piece in await self.pieces(source, max(start_offset, source.range.start_offset)):
                 if piece.block.max_timestamp_ms < timestamp_ms:
                     continue
-                (data,) = await self._load([piece])
+                (data,) = _all_of(await self._load([piece]))
                 found = find_timestamp(piece, data, timestamp_ms, start_offset)
                 if found is not None:
                     return found
@@ -145,7 +153,10 @@ class ObjectReader:
     # --- planning ---------------------------------------------------------------------------------------------------------------------
 
     async def _plan(self, ranges: Sequence[ObjectRange], start: int, end_offset: int, max_bytes: int) -> list[Piece]:
-        """Blocks from `start` on worth at least max_bytes, not counting the first one, of which less may be wanted."""
+        """Blocks from `start` on worth at least max_bytes, not counting the first one, of which less may be wanted.
+
+        Ends before an object whose index cannot be read; raises its error if that is the first one.
+        """
         wanted: list[ObjectRange] = []
         bytes_wanted = 0
         for source in ranges:
@@ -158,7 +169,11 @@ class ObjectReader:
             wanted.append(source)
         pieces: list[Piece] = []
         bytes_planned = 0
-        for found in await asyncio.gather(*(self.pieces(source, start, end_offset) for source in wanted)):
+        for found in await _each(self.pieces(source, start, end_offset) for source in wanted):
+            if isinstance(found, Exception):
+                if not pieces:
+                    raise found
+                return pieces
             for piece in found:
                 if pieces and bytes_planned >= max_bytes:
                     return pieces
@@ -176,9 +191,10 @@ class ObjectReader:
 
     # --- loading ----------------------------------------------------------------------------------------------------------------------
 
-    async def _load(self, pieces: Sequence[Piece]) -> list[bytes]:
-        loaded = await asyncio.gather(*(self._load_group(group) for group in self._groups(pieces, 0)))
-        return [data for blocks in loaded for data in blocks]
+    async def _load(self, pieces: Sequence[Piece]) -> list[bytes | Exception]:
+        """Return each block, or why it cannot be had."""
+        groups = self._groups(pieces, 0)
+        return [data for blocks in await asyncio.gather(*map(self._load_group, groups)) for data in blocks]
 
     def _groups(self, pieces: Sequence[Piece], gap_bytes_max: int) -> list[list[Piece]]:
         """Neighbours in one object, in its order and at most this far apart: one GET each, of at most get_bytes_max or one block."""
@@ -199,28 +215,33 @@ class ObjectReader:
         """Blocks of one object, in its order, one GET after another: for rewriting, which should not push out what readers need."""
         loaded: list[bytes] = []
         for group in self._groups(pieces, _GAP_BYTES):
-            loaded += [data for data, _ in await self._get_blocks(group)]
+            loaded += [data for data, _ in _all_of(await self._get_blocks(group))]
         return loaded
 
-    async def _load_group(self, group: Sequence[Piece]) -> list[bytes]:
+    async def _load_group(self, group: Sequence[Piece]) -> list[bytes | Exception]:
         by_key = {(piece.source.key, piece.block.position): piece for piece in group}
 
-        async def load(keys: Sequence[BlockKey]) -> list[tuple[bytes, int]]:
+        async def load(keys: Sequence[BlockKey]) -> Sequence[tuple[bytes, int] | Exception]:
             return await self._get_blocks([by_key[key] for key in keys])
 
-        return await self._blocks.get_many(list(by_key), load)
+        return await self._blocks.get_each(list(by_key), load)
 
-    async def _get_blocks(self, pieces: Sequence[Piece]) -> list[tuple[bytes, int]]:
+    async def _get_blocks(self, pieces: Sequence[Piece]) -> Sequence[tuple[bytes, int] | Exception]:
+        """Return each block with its weight, or ObjectCorrupt. Raises what is wrong with all of them."""
         source, start = pieces[0].source, pieces[0].block.position
         end = pieces[-1].block.position + pieces[-1].block.size_bytes
         data, shift = await self._joined.get(source, start, end - start)
-        blocks: list[tuple[bytes, int]] = []
+        blocks: list[tuple[bytes, int] | Exception] = []
         for piece in pieces:
             at = piece.block.position - start + shift
             # Copied, so that keeping one block does not keep its neighbours.
             block = data if len(data) == piece.block.size_bytes else data[at : at + piece.block.size_bytes]
-            check_block(piece.block, block, source.key)
-            blocks.append((block, len(block)))
+            try:
+                check_block(piece.block, block, source.key)
+            except ObjectCorrupt as error:
+                blocks.append(error)
+            else:
+                blocks.append((block, len(block)))
         return blocks
 
     async def _load_index(self, source: ObjectRange) -> list[tuple[ObjectIndex, int]]:
@@ -252,6 +273,8 @@ class ObjectReader:
         try:
             async with self._gets:
                 data = await self._store.get_range(source.key, start, length)
+        except ObjectNotFound:
+            raise ObjectNotFound(source.key) from None  # the store's own name for it may have a prefix
         except RangeNotSatisfiable:
             raise ObjectCorrupt(source.key, start, f"is shorter than the {source.object_size_bytes} bytes that were committed") from None
         if len(data) != length:
@@ -277,13 +300,32 @@ class ObjectReader:
             pieces = await self._plan(ranges, start, _INT64_MAX, reader.window_bytes)
             if pieces:
                 reader.ahead_from, reader.ahead_until = start, pieces[-1].block.end_offset
-            await self._load(pieces)
+            _all_of(await self._load(pieces))
         except ObjectNotFound:
             return
         except (ObjectStoreError, StreamError) as error:
             _log.warning("read_ahead_failed", stream_id=ranges[0].range.stream_id, offset=start, error=str(error))
         finally:
             reader.is_busy = False
+
+
+async def _each(calls: Iterable[Awaitable[_T]]) -> list[_T | Exception]:
+    """Return the result or the error of each call, all made at once. A cancelled one cancels the caller."""
+    results = await asyncio.gather(*calls, return_exceptions=True)
+    for result in results:
+        if isinstance(result, BaseException) and not isinstance(result, Exception):
+            raise result
+    return cast("list[_T | Exception]", results)
+
+
+def _all_of(loaded: Iterable[_T | Exception]) -> list[_T]:
+    """Raises the first error."""
+    found: list[_T] = []
+    for item in loaded:
+        if isinstance(item, Exception):
+            raise item
+        found.append(item)
+    return found
 
 
 def _check_ranges(ranges: Sequence[ObjectRange], start: int) -> None:

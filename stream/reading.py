@@ -2,32 +2,49 @@
 
 Invariant: what is returned begins with the batch that holds the offset and has no gap; data is either in the cache (until it is committed)
 or in the metadata's ranges, so a place that neither knows is an error, never skipped. An object that compaction removed under a read is
-planned anew. Must not cache anything itself. Source: AutoMQ `S3Storage.read0`; traps 21, 24 and 26 of its notes.
+planned anew. Damage counts only when further looks, each by a new plan, meet it in the same object again. Must not cache anything itself.
+Source: AutoMQ `S3Storage.read0`; traps 21, 24 and 26 of its notes.
 """
 
+import asyncio
+from typing import Final
+
+import structlog
+
 from objectstore.errors import ObjectNotFound
-from stream.batch.header import Buffer, batch_span
+from stream.batch.header import Buffer, batch_span, iter_headers
 from stream.batch.records import first_record_at_or_after
 from stream.config import StreamConfig
-from stream.errors import OffsetOutOfRange
+from stream.damage import DamageKind, DamageLog
+from stream.errors import ObjectCorrupt, ObjectLost, ObjectMissing, OffsetOutOfRange
 from stream.ids import Millis, Offset, StreamId
 from stream.log_cache import LogCache
 from stream.object_reader import ObjectReader
 from stream.ports import ObjectRange, StreamMetadata
 
 _REPLANS_MAX = 5
+_LOOKS_MAX: Final[dict[DamageKind, int]] = {"gone": 2, "corrupt": 5}
+"""Failed looks at one object, one after the other, that are damage. A new plan settles whether an object is gone. An answer of the store
+may be wrong several times in a row, and the error for damage is one that many clients do not survive."""
+
+_log = structlog.get_logger(__name__)
 
 
 class StreamReader:
-    def __init__(self, cache: LogCache, metadata: StreamMetadata, objects: ObjectReader, config: StreamConfig) -> None:
+    """Reads of all streams of one process. damage: what they meet is noted there."""
+
+    def __init__(
+        self, cache: LogCache, metadata: StreamMetadata, objects: ObjectReader, config: StreamConfig, damage: DamageLog | None = None
+    ) -> None:
         self._cache = cache
         self._metadata = metadata
         self._objects = objects
         self._plan_max = config.read_plan_objects_max
+        self._damage = DamageLog() if damage is None else damage
 
     async def read(self, stream_id: StreamId, offset: Offset, end_offset: Offset, max_bytes: int) -> list[Buffer]:
         """See Storage.read."""
-        replans = 0
+        looks = _Looks(self._damage, stream_id)
         while offset < end_offset:
             cached = self._cache.read(stream_id, offset, end_offset, max_bytes)
             if cached is not None:
@@ -35,12 +52,12 @@ class StreamReader:
             ranges = self._plan(stream_id, offset, end_offset)
             try:
                 batches = await self._objects.read(ranges, offset, max_bytes, end_offset=end_offset)
-            except ObjectNotFound:
-                replans += 1
-                if replans > _REPLANS_MAX:
-                    raise
+            except (ObjectNotFound, ObjectCorrupt) as error:
+                looks.failed(error, offset)
                 continue
             if batches:
+                if self._damage:
+                    self._damage.healed(stream_id, offset, max(header.next_offset for _, header in iter_headers(batches[-1])))
                 return [*batches]
             offset = ranges[-1].range.end_offset
         return []
@@ -49,7 +66,7 @@ class StreamReader:
         self, stream_id: StreamId, timestamp_ms: int, start_offset: Offset, end_offset: Offset
     ) -> tuple[Offset, Millis] | None:
         """See Storage.offset_for_timestamp. Ranges that are too old are skipped by the metadata's timestamps, without I/O."""
-        offset, replans = start_offset, 0
+        offset, looks = start_offset, _Looks(self._damage, stream_id)
         found: tuple[int, int] | None = None
         while found is None and offset < end_offset:
             cached_from = self._cache.start_of(stream_id)
@@ -60,10 +77,8 @@ class StreamReader:
                 break
             try:
                 found = await self._objects.offset_for_timestamp(ranges, timestamp_ms, offset)
-            except ObjectNotFound:
-                replans += 1
-                if replans > _REPLANS_MAX:
-                    raise
+            except (ObjectNotFound, ObjectCorrupt) as error:
+                looks.failed(error, offset)
                 continue
             offset = max(offset, ranges[-1].range.end_offset)
         return None if found is None or found[0] >= end_offset else (Offset(found[0]), Millis(found[1]))
@@ -87,3 +102,37 @@ class StreamReader:
             known = ranges[0].range.start_offset if ranges else self._metadata.committed_end(stream_id)
             raise OffsetOutOfRange(stream_id, offset, known, end_offset)
         return ranges
+
+
+class _Looks:
+    """The failed looks of one read at objects."""
+
+    def __init__(self, damage: DamageLog, stream_id: StreamId) -> None:
+        self._damage = damage
+        self._stream_id = stream_id
+        self._doubted: tuple[str, DamageKind] | None = None
+        self._doubted_count = 0
+        self._count = 0
+
+    def failed(self, error: ObjectNotFound | ObjectCorrupt, offset: Offset) -> None:
+        """Return if another look is worth it.
+
+        Raises ObjectCorrupt, ObjectMissing or ObjectLost for damage, and `error` after too many looks at ever other objects.
+        """
+        kind: DamageKind = "gone" if isinstance(error, ObjectNotFound) else "corrupt"
+        now_s = asyncio.get_running_loop().time()
+        self._count += 1
+        self._doubted_count = self._doubted_count + 1 if self._doubted == (error.key, kind) else 1
+        self._doubted = error.key, kind
+        if self._doubted_count < _LOOKS_MAX[kind] and not self._damage.is_known(error.key, kind, now_s):
+            if self._count > _REPLANS_MAX:
+                raise error
+            return
+        damage, is_due = self._damage.met(error.key, kind, str(error), stream_id=self._stream_id, offset=offset, now_s=now_s)
+        if is_due:
+            _log.error(
+                "object_damaged", key=error.key, kind=kind, stream_id=self._stream_id, offset=offset, reads=damage.count, error=str(error)
+            )
+        if isinstance(error, ObjectCorrupt):
+            raise error
+        raise (ObjectLost if damage.is_certain else ObjectMissing)(error.key) from None

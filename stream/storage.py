@@ -21,6 +21,7 @@ from stream.clock import WallClock
 from stream.closing import Closer, ClosingTimes
 from stream.commits import CommitLane
 from stream.config import StreamConfig
+from stream.damage import DamageLog
 from stream.errors import NotContiguous, StreamError, StreamFenced, StreamNotClosed, StreamNotOpened, WalClosed, WalFenced, WalFull
 from stream.format.reader import ObjectIndex
 from stream.ids import Millis, Offset, StreamId, WalSequence
@@ -71,7 +72,9 @@ class Storage:
         )
         self._blocks = BlockCache(config.block_cache_bytes_max)
         self._objects = ObjectReader(store, self._blocks)
-        self._reader = StreamReader(self._cache, metadata, self._objects, config)
+        self.damage = DamageLog()
+        """Objects that reads of this process found damaged or gone."""
+        self._reader = StreamReader(self._cache, metadata, self._objects, config, self.damage)
         self._lane = CommitLane(metadata, config, rng, self._on_stream_fenced)
         self._uploader = Uploader(
             store,
@@ -378,8 +381,8 @@ class Storage:
     async def read(self, stream_id: StreamId, offset: Offset, end_offset: Offset, max_bytes: int) -> list[Buffer]:
         """Whole batches from the one that holds `offset`, none that begins at `end_offset` or later: at least one, else up to max_bytes.
 
-        May return less than max_bytes at the border between objects and memory; read on at the end. Works for streams of other owners too
-        (what is committed). Raises OffsetOutOfRange, ObjectCorrupt, errors of the store.
+        May return less than max_bytes at the border between objects and memory, and before damage; read on at the end. Works for streams of
+        other owners too (what is committed). Raises OffsetOutOfRange, ObjectCorrupt, ObjectMissing (ObjectLost), errors of the store.
         """
         return await self._reader.read(stream_id, offset, end_offset, max_bytes)
 

@@ -17,7 +17,7 @@ from uuid import UUID
 
 import structlog
 
-from broker.errors import ErrorCode
+from broker.errors import ErrorCode, code_of
 from broker.fetch.delayed import FetchWait
 from broker.handlers.leader_hints import LeaderHints
 from broker.partition.partition import Partition
@@ -25,7 +25,7 @@ from broker.ports import Buffer, Node, RequestContext, Response
 from broker.wire.fetch import FetchPartitionResult, TopicKey, decode_fetch_request, encode_fetch_response
 from broker.wire.gen.fetch import FetchPartition, FetchRequest
 from stream.batch.header import batch_span
-from stream.errors import OffsetOutOfRange
+from stream.errors import ObjectCorrupt, ObjectMissing, OffsetOutOfRange
 from stream.ids import Offset
 
 _log = structlog.get_logger()
@@ -226,12 +226,15 @@ class _FetchCall:
         try:
             async with asyncio.timeout(_COLD_READ_MAX_S), self._node.partitions.cold_reads.hold(target.size_bytes):
                 offset = Offset(target.wanted.fetch_offset)
-                result.records = await partition.read(offset, target.size_bytes, committed=self._reads_committed)
-                if self._reads_committed and result.records:
-                    found = await partition.read_aborted(offset, _end_of(result.records))
+                records = await partition.read(offset, target.size_bytes, committed=self._reads_committed)
+                if self._reads_committed and records:
+                    found = await partition.read_aborted(offset, _end_of(records))
                     result.aborted_transactions = [(item.producer_id, item.first_offset) for item in found]
+                result.records = records
         except OffsetOutOfRange:
             result.error_code = ErrorCode.OFFSET_OUT_OF_RANGE
+        except (ObjectCorrupt, ObjectMissing) as error:
+            result.error_code = code_of(error)  # `stream.reading` logs damage, once a minute for each object
         except Exception as error:  # noqa: BLE001 - one unreadable partition must not take the others with it; told and logged
             result.error_code = ErrorCode.KAFKA_STORAGE_ERROR
             _log.warning(

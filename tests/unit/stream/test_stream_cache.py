@@ -58,8 +58,8 @@ class Loader:
 async def test_a_key_is_loaded_once_for_all() -> None:
     cache: LoadingCache[int, str] = LoadingCache(1_000)
     load = Loader()
-    first = asyncio.ensure_future(cache.get_many([1, 2], load))
-    second = asyncio.ensure_future(cache.get_many([2, 3], load))
+    first = asyncio.ensure_future(cache.get_each([1, 2], load))
+    second = asyncio.ensure_future(cache.get_each([2, 3], load))
     await asyncio.sleep(0)
     await asyncio.sleep(0)
     assert 1 in cache
@@ -67,7 +67,7 @@ async def test_a_key_is_loaded_once_for_all() -> None:
     assert await first == ["value 1", "value 2"]
     assert await second == ["value 2", "value 3"]
     assert load.calls == [[1, 2], [3]]
-    assert await cache.get_many([3, 1], load) == ["value 3", "value 1"]
+    assert await cache.get_each([3, 1], load) == ["value 3", "value 1"]
     assert len(load.calls) == 2
     assert cache.size_bytes == 30
 
@@ -82,6 +82,19 @@ async def test_a_failed_load_fails_all_waiters_and_is_forgotten() -> None:
     assert 1 not in cache
     load.error = None
     assert await cache.get(1, load) == "value 1"
+
+
+async def test_a_load_may_fail_for_one_of_its_keys() -> None:
+    cache: LoadingCache[int, str] = LoadingCache(1_000)
+
+    async def load(keys: Sequence[int]) -> list[tuple[str, int] | Exception]:
+        return [ValueError(f"lost {key}") if key == 2 else (f"value {key}", 10) for key in keys]
+
+    found, alone = await asyncio.gather(cache.get_each([1, 2, 3], load), cache.get(2, load), return_exceptions=True)
+    assert isinstance(found, list)
+    assert [str(item) for item in found] == ["value 1", "lost 2", "value 3"]
+    assert str(alone) == "lost 2"
+    assert [key in cache for key in (1, 2, 3)] == [True, False, True]
 
 
 async def test_a_cancelled_waiter_disturbs_nobody() -> None:

@@ -226,15 +226,41 @@ async def test_sequential_readers_find_their_blocks_loaded() -> None:
     await reader.close()
 
 
-async def test_a_missing_object_is_the_callers_business() -> None:
+async def test_what_lies_before_a_missing_object_is_given_and_then_the_caller_has_to_plan_anew() -> None:
     store = CountingStore()
-    ranges, _ = await three_objects(store)
+    ranges, everything = await three_objects(store)
     await store.delete([ranges[1].key])
     reader = reader_of(store)
-    with pytest.raises(ObjectNotFound):
-        await reader.read(ranges, 0, 1 << 20)
-    assert await reader.read(ranges[:1], 0, 1 << 20)
+    assert b"".join(await reader.read(ranges, 0, 1 << 20)) == everything[: len(everything) // 3]
+    with pytest.raises(ObjectNotFound) as raised:
+        await reader.read(ranges[1:], ranges[1].range.start_offset, 1 << 20)
+    assert raised.value.key == ranges[1].key
+    assert b"".join(await reader.read(ranges[2:], ranges[2].range.start_offset, 1 << 20)) == everything[-len(everything) // 3 :]
     await reader.close()
+
+
+async def test_what_is_cached_is_given_though_its_object_is_gone() -> None:
+    store = CountingStore()
+    one = await put(store, 1, [entry(i * RECORDS_PER_BATCH, 10_000) for i in range(20)], block_bytes_max=20_000)
+    reader = reader_of(store, whole_bytes_max=1_000)
+    first, later = await reader.read([one], 0, 15_000), await reader.read([one], 60, 15_000)
+    await store.delete([one.key])
+    intact = await reader.read([one], 0, 1 << 20)
+    assert b"".join(intact).startswith(b"".join(first))
+    end = [header for view in intact for _, header in iter_headers(view)][-1].next_offset
+    assert end < 60
+    with pytest.raises(ObjectNotFound):
+        await reader.read([one], end, 1 << 20)
+    assert await reader.read([one], 60, 15_000) == later
+    await reader.close()
+
+
+async def read_on(reader: ObjectReader, ranges: list[ObjectRange], given: list[memoryview]) -> None:
+    """Take what comes until a read raises."""
+    at = 0
+    while True:
+        given += await reader.read(ranges, at, 1 << 30)
+        at = [header for _, header in iter_headers(given[-1])][-1].next_offset
 
 
 @pytest.mark.parametrize("size_bytes", [500, 20_000], ids=["small", "large"])
@@ -243,7 +269,9 @@ async def test_damage_is_refused(size_bytes: int) -> None:
     ranges, _ = await three_objects(store, size_bytes=size_bytes)
     good = await store.get(ranges[0].key)
     rng = random.Random(5)
-    ours = verify_object(good).blocks_of(STREAM, 0, 1)[0].position
+    blocks = verify_object(good).blocks_of(STREAM, 0, 1 << 60)
+    ours = blocks[0].position
+    index_position = max(block.position + block.size_bytes for block in verify_object(good).blocks())
     positions = [ours + i for i in range(61)] + [len(good) - 1 - i for i in range(200)]
     positions += [ours + rng.randrange(ranges[0].range.size_bytes) for _ in range(50)]
     for position in positions:
@@ -251,8 +279,12 @@ async def test_damage_is_refused(size_bytes: int) -> None:
         bad[position] ^= 1 << rng.randrange(8)
         await store.put(ranges[0].key, bad)
         reader = reader_of(store)
+        given: list[memoryview] = []
         with pytest.raises(ObjectCorrupt):
-            await reader.read(ranges[:1], 0, 1 << 30)
+            await read_on(reader, ranges[:1], given)
+        intact = [block for block in blocks if block.position + block.size_bytes <= position]
+        expected = b"" if position >= index_position else good[ours : ours + sum(block.size_bytes for block in intact)]
+        assert b"".join(given) == expected
         await reader.close()
     for cut in (0, 10, len(good) // 2, len(good) - 1):
         await store.put(ranges[0].key, good[:cut])

@@ -1,0 +1,261 @@
+"""Objects that the store lost or damaged under a broker that serves them: what is intact is given, the rest is an error."""
+
+import asyncio
+from random import Random
+
+import pytest
+from partition_world import NOW, World, batch
+from structlog.testing import capture_logs
+
+from broker.partition.partition import Partition
+from broker.wire.error_codes import ErrorCode
+from objectstore.errors import Unavailable
+from objectstore.faults import Fault, FaultyStore
+from stream.errors import ObjectCorrupt, ObjectLost, ObjectMissing
+
+PARTITIONS = 3
+ROUNDS = 4
+
+
+class Damaged:
+    """A topic of three partitions with four records each, one object for each round, read by a broker that has none of it in memory."""
+
+    def __init__(self, world, broker, keys):
+        self.world, self.broker, self.keys = world, broker, keys
+
+    async def lose(self, number):
+        await self.world.store.delete([self.keys[number]])
+
+    async def spoil(self, number, value):
+        """Change one byte of one record."""
+        key = self.keys[number]
+        data = bytearray(await self.world.store.get(key))
+        at = bytes(data).index(value)
+        data[at] ^= 1
+        await self.world.store.put(key, bytes(data))
+
+    async def read(self, index=0, offset=0):
+        """Fetch as a consumer does, until there is no more or an error: (values, error code)."""
+        values = []
+        while True:
+            found = await self.broker.fetch("t", offset, index)
+            if found.error or not found.records:
+                return values, found.error
+            values += [record.value for record in found.records if record.offset >= offset]
+            offset = found.records[-1].offset + 1
+
+
+def value(number, index):
+    return b"record-%d-of-%d" % (number, index)
+
+
+@pytest.fixture
+async def damaged():
+    world = World()
+    writer = await world.broker(1)
+    world.topic("t", partitions=PARTITIONS)
+    for index in range(PARTITIONS):
+        await writer.opened("t", index)
+    before = {info.key async for info in world.store.list("wal/")}
+    keys = []
+    for number in range(ROUNDS):
+        await writer.start_produce({("t", index): batch(value(number, index), timestamp=NOW + number) for index in range(PARTITIONS)})
+        (key,) = {info.key async for info in world.store.list("wal/")} - before
+        before.add(key)
+        keys.append(key)
+    await writer.close()
+    reader = await world.broker(2)
+    for index in range(PARTITIONS):
+        world.lead("t", reader, index)
+        await reader.opened("t", index)
+    yield Damaged(world, reader, keys)
+    await reader.close()
+
+
+@pytest.fixture
+def at_once(monkeypatch):
+    """Time makes no difference between missing and lost."""
+    monkeypatch.setattr("stream.damage.CERTAIN_S", 0.0)
+
+
+async def test_everything_before_an_object_that_is_gone_is_given_and_its_place_is_an_error(damaged):
+    await damaged.lose(2)
+    for index in range(PARTITIONS):
+        assert await damaged.read(index) == ([value(0, index), value(1, index)], ErrorCode.KAFKA_STORAGE_ERROR)
+        assert await damaged.read(index, 3) == ([value(3, index)], ErrorCode.NONE)
+        assert await damaged.read(index, 2) == ([], ErrorCode.KAFKA_STORAGE_ERROR)
+
+
+async def test_wrong_bytes_are_an_error_of_their_partition_alone(damaged):
+    await damaged.spoil(2, value(2, 1))
+    assert await damaged.read(0) == ([value(number, 0) for number in range(ROUNDS)], ErrorCode.NONE)
+    assert await damaged.read(1) == ([value(0, 1), value(1, 1)], ErrorCode.CORRUPT_MESSAGE)
+    assert await damaged.read(1, 3) == ([value(3, 1)], ErrorCode.NONE)
+    assert await damaged.read(2) == ([value(number, 2) for number in range(ROUNDS)], ErrorCode.NONE)
+
+
+async def test_the_other_partitions_of_the_same_fetch_are_answered(damaged):
+    await damaged.spoil(2, value(2, 1))
+    response = await damaged.broker.fetch_all([("t", 0, 0), ("t", 1, 2), ("t", 2, 2)])
+    parts = {part.partition_index: part for part in response.responses[0].partitions}
+    assert [parts[index].error_code for index in range(PARTITIONS)] == [0, ErrorCode.CORRUPT_MESSAGE, 0]
+    assert [len(parts[index].records or b"") > 0 for index in range(PARTITIONS)] == [True, False, True]
+
+
+async def test_the_first_object_of_all_is_gone(damaged):
+    await damaged.lose(0)
+    assert await damaged.read(0) == ([], ErrorCode.KAFKA_STORAGE_ERROR)
+    assert (await damaged.read(0, 1))[0] == [value(number, 0) for number in range(1, ROUNDS)]
+
+
+async def test_an_object_that_stays_away_is_an_error_that_consumers_hand_to_the_application(damaged, at_once):
+    await damaged.lose(1)
+    assert await damaged.read(0) == ([value(0, 0)], ErrorCode.CORRUPT_MESSAGE)
+
+
+async def test_only_time_tells_that_an_object_is_lost(damaged, monkeypatch):
+    await damaged.lose(1)
+    assert (await damaged.read(0))[1] == ErrorCode.KAFKA_STORAGE_ERROR
+    (found,) = damaged.broker.storage.damage.listed(asyncio.get_running_loop().time())
+    found.first_s -= 10
+    assert (await damaged.read(0))[1] == ErrorCode.CORRUPT_MESSAGE
+
+
+async def test_an_object_that_comes_back_is_read(damaged):
+    data = await damaged.world.store.get(damaged.keys[1])
+    await damaged.lose(1)
+    assert await damaged.read(0) == ([value(0, 0)], ErrorCode.KAFKA_STORAGE_ERROR)
+    await damaged.world.store.put(damaged.keys[1], data)
+    assert await damaged.read(0) == ([value(number, 0) for number in range(ROUNDS)], ErrorCode.NONE)
+    assert damaged.broker.storage.damage.listed(asyncio.get_running_loop().time()) == []
+
+
+async def test_what_was_cached_intact_is_served(damaged):
+    assert (await damaged.read(0))[1] == ErrorCode.NONE
+    for number in range(ROUNDS):
+        await damaged.lose(number)
+    for index in range(PARTITIONS):
+        assert await damaged.read(index) == ([value(number, index) for number in range(ROUNDS)], ErrorCode.NONE)
+
+
+async def test_damage_is_logged_once_a_minute_and_counted(damaged):
+    await damaged.lose(1)
+    await damaged.spoil(3, value(3, 2))
+    with capture_logs() as logs:
+        for _ in range(3):
+            for index in range(PARTITIONS):
+                await damaged.read(index)
+                await damaged.read(index, 2)
+    events = [(log["key"], log["kind"]) for log in logs if log["log_level"] in {"warning", "error"}]
+    assert sorted(events) == [(damaged.keys[1], "gone"), (damaged.keys[3], "corrupt")]
+    damage = damaged.broker.storage.damage
+    assert damage.reads == {"gone": 9, "corrupt": 3}
+    found = {item.key: (item.kind, item.count) for item in damage.listed(asyncio.get_running_loop().time())}
+    assert found == {damaged.keys[1]: ("gone", 9), damaged.keys[3]: ("corrupt", 3)}
+
+
+@pytest.mark.parametrize("fault", [Fault.FLIPPED_BIT, Fault.TRUNCATED])
+async def test_an_answer_that_is_wrong_once_is_no_damage(damaged, fault):
+    store = FaultyStore(damaged.world.store, Random(1))
+    damaged.broker.storage._objects._store = store
+    store.script(fault)
+    assert await damaged.read(1) == ([value(number, 1) for number in range(ROUNDS)], ErrorCode.NONE)
+    assert damaged.broker.storage.damage.listed(asyncio.get_running_loop().time()) == []
+
+
+async def test_a_store_that_fails_is_no_damage(damaged, monkeypatch):
+    async def unavailable(key, start, length):
+        raise Unavailable("get_range", key, "503")
+
+    with monkeypatch.context() as patched:
+        patched.setattr(damaged.world.store, "get_range", unavailable)
+        assert await damaged.read(0) == ([], ErrorCode.KAFKA_STORAGE_ERROR)
+    assert damaged.broker.storage.damage.reads == {}
+    assert await damaged.read(0) == ([value(number, 0) for number in range(ROUNDS)], ErrorCode.NONE)
+
+
+async def test_a_time_is_looked_up_where_damage_can_not_hide_the_answer(damaged):
+    await damaged.lose(1)
+    await damaged.spoil(3, value(3, 1))
+    assert (await damaged.broker.list_offsets("t", NOW)).offset == 0
+    beside = await damaged.broker.list_offsets("t", NOW + 2)
+    assert (beside.error_code, beside.offset) == (0, 2)
+    gone = await damaged.broker.list_offsets("t", NOW + 1)
+    assert (gone.error_code, gone.offset) == (ErrorCode.KAFKA_STORAGE_ERROR, -1)
+    corrupt = await damaged.broker.list_offsets("t", NOW + 3, index=1)
+    assert (corrupt.error_code, corrupt.offset) == (ErrorCode.CORRUPT_MESSAGE, -1)
+    assert (await damaged.broker.list_offsets("t", NOW + 3, index=2)).offset == 3
+    assert [(await damaged.broker.list_offsets("t", timestamp)).offset for timestamp in (-1, -2)] == [ROUNDS, 0]
+
+
+async def test_a_partition_opens_beside_damage_that_lies_before_its_checkpoint(damaged):
+    await damaged.lose(1)
+    third = await damaged.world.broker(3)
+    damaged.world.lead("t", third)
+    assert isinstance(await third.opened("t"), Partition)
+    assert (await third.produce("t", batch(b"new"))).base_offset == ROUNDS
+    await third.close()
+
+
+async def test_what_reads_of_the_stream_layer_raise(damaged, at_once):
+    await damaged.lose(1)
+    await damaged.spoil(2, value(2, 0))
+    stream_id = damaged.world.record("t").stream_ids[1]
+    storage = damaged.broker.storage
+    with pytest.raises(ObjectLost, match=damaged.keys[1]):
+        await storage.read(stream_id, 1, ROUNDS, 1 << 20)
+    with pytest.raises(ObjectCorrupt, match=damaged.keys[2]):
+        await storage.read(stream_id, 2, ROUNDS, 1 << 20)
+    assert issubclass(ObjectLost, ObjectMissing)
+
+
+class Crashed:
+    """A leader that died with records behind its last checkpoint, and the broker that is to open its partitions."""
+
+    def __init__(self, world, writer, heir, keys):
+        self.world, self.writer, self.heir, self.keys = world, writer, heir, keys
+
+
+@pytest.fixture
+async def crashed():
+    world = World()
+    writer = await world.broker(1)
+    world.topic("t", partitions=2)
+    keys = []
+    for index in range(2):
+        await writer.opened("t", index)
+        before = {info.key async for info in world.store.list("wal/")}
+        await writer.produce("t", batch(value(0, index)), index=index)
+        keys += {info.key async for info in world.store.list("wal/")} - before
+    heir = await world.broker(2)
+    await writer.crash()
+    yield Crashed(world, writer, heir, keys)
+    await heir.close()
+
+
+async def test_a_partition_that_does_not_open_is_told_with_the_reason_until_it_does(crashed):
+    world, heir = crashed.world, crashed.heir
+    lost = crashed.keys[0]
+    await world.fail_over(crashed.writer, heir)
+    data = await world.store.get(lost)
+    await world.store.delete([lost])
+    for index in range(2):
+        world.lead("t", heir, index)
+    assert isinstance(await heir.opened("t", 1), Partition), "the one beside it opens"
+    await until(lambda: heir.partitions.failing() and heir.partitions.failing()[0].tries >= 3)
+    (failing,) = heir.partitions.failing()
+    assert (failing.topic_id, failing.partition) == (world.record("t").topic_id, 0)
+    assert failing.error.startswith(f"ObjectMissing: object {lost} is gone from the store")
+    assert heir.partitions.states().failing == 1
+    assert heir.storage.damage.reads["gone"] >= 1
+
+    await world.store.put(lost, data)
+    assert isinstance(await heir.opened("t", 0), Partition)
+    assert heir.partitions.failing() == []
+    assert await heir.values("t", 0) == [value(0, 0)]
+
+
+async def until(reached):
+    async with asyncio.timeout(10):
+        while not reached():  # noqa: ASYNC110 - tries of the product's own timer
+            await asyncio.sleep(0.01)
