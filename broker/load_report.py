@@ -1,4 +1,5 @@
-"""Tells the controller every few seconds what this broker leads and how it answers; balancing is made of it.
+"""Tells the controller every few seconds what this broker leads and how it answers, of which balancing is made, and what it cannot open or
+read, which the doctor shows.
 
 Invariants: a report that does not arrive is missing, no more: nothing here ends the broker or waits for anybody; one report is under way.
 A broker that the controller has excluded as slow has nothing to append, so it asks the store itself: one small PUT in each interval.
@@ -16,9 +17,10 @@ from broker.partition.manager import PartitionManager
 from broker.store_rates import StoreRates
 from controller.errors import ControllerError
 from controller.rpc.client import ControllerClient
-from controller.rpc.load_messages import ReportLoad
+from controller.rpc.load_messages import ERROR_CHARS_MAX, TROUBLES_PER_REPORT_MAX, DamagedObject, ReportLoad, Troubles
 from objectstore.errors import ObjectStoreError
 from objectstore.metered import StoreStats
+from stream.damage import DamageLog
 from stream.ports import WalIdentity
 
 _log = structlog.get_logger()
@@ -39,7 +41,9 @@ class LoadReporter:
         *,
         interval_s: float,
         store_stats: Callable[[], StoreStats] | None = None,
+        damage: DamageLog | None = None,
     ) -> None:
+        """damage: what reads of this broker found damaged."""
         self._me = me
         self._client = client
         self._partitions = partitions
@@ -51,6 +55,7 @@ class LoadReporter:
         self._lag_s = 0.0
         self._store_stats = store_stats
         self._requests = StoreRates(self._loop.time())
+        self._damage = DamageLog() if damage is None else damage
 
     async def run(self) -> None:
         """Runs until it is cancelled. The first report goes at once: nothing is balanced before all brokers have reported."""
@@ -82,11 +87,33 @@ class LoadReporter:
             append_p99_ms=answer[1] if answer else None,
             loop_lag_ms=lag_s * 1_000,
             store=self._requests.sample(self._store_stats(), self._loop.time()) if self._store_stats else None,
+            troubles=self._troubles(),
         )
         try:
             self._is_excluded = (await self._client.report_load(report, timeout_s=_TIMEOUT_S)).excluded
         except (TimeoutError, ControllerError) as error:
             _log.info("load_report_lost", error=str(error))
+
+    def _troubles(self) -> Troubles | None:
+        now = self._loop.time()
+        failing, damaged = self._partitions.failing(), self._damage.listed(now)
+        if not failing and not damaged:
+            return None
+        return Troubles(
+            failing=tuple(failing[:TROUBLES_PER_REPORT_MAX]),
+            failing_count=len(failing),
+            damaged=tuple(
+                DamagedObject(
+                    key=item.key,
+                    kind=item.kind,
+                    reads=item.count,
+                    for_ms=round((now - item.first_s) * 1_000),
+                    error=item.what[:ERROR_CHARS_MAX],
+                )
+                for item in damaged[:TROUBLES_PER_REPORT_MAX]
+            ),
+            damaged_count=len(damaged),
+        )
 
     async def _ask_store(self) -> tuple[float, float]:
         began = self._loop.time()

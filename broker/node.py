@@ -251,7 +251,9 @@ class Broker:
             await self.store.put(f"{PROBE_PREFIX}{me.node_id}", b"x")
 
         interval_s = self.config.load_report_interval_ms / 1_000
-        reporter = LoadReporter(me, self.client, self.partitions, probe, interval_s=interval_s, store_stats=self._store_stats)
+        reporter = LoadReporter(
+            me, self.client, self.partitions, probe, interval_s=interval_s, store_stats=self._store_stats, damage=self.storage.damage
+        )
         self._in_background(reporter.run())
 
     def _merger(self, metadata: ControllerStreamMetadata, me: WalIdentity) -> Merger:

@@ -48,4 +48,4 @@ class PlaceStates(NamedTuple):
     awaited: int = 0
     """To be led here when the election comes."""
     failing: int = 0
-    """An open failed; the next try comes."""
+    """An open failed; the next try comes, or is under way."""

@@ -37,6 +37,7 @@ from controller.metadata.delta import MetadataDelta
 from controller.metadata.image import MetadataImage
 from controller.metadata.records import PartitionRecord
 from controller.metadata.topics import NO_LEADER, PartitionKey, is_moving
+from controller.rpc.load_messages import ERROR_CHARS_MAX, FailingPartition
 from controller.rpc.messages import MoveTiming
 from stream.clock import WallClock
 from stream.errors import StreamError
@@ -65,15 +66,28 @@ _CHECKPOINT_LOOKS_COUNT: Final = 30
 class _Place:
     """A partition that is held here, or is to be. `busy` while an operation runs for it."""
 
-    __slots__ = ("attempts_count", "busy", "held", "key", "notice", "waiting")
+    __slots__ = ("attempts_count", "busy", "error", "failing_since", "held", "key", "notice", "waiting")
 
     def __init__(self, key: PartitionKey) -> None:
         self.key = key
         self.held: Held | None = None
         self.busy = False
         self.attempts_count = 0
+        """Tries that failed in a row."""
+        self.failing_since = 0.0
+        self.error: Exception | None = None
+        """Of the first and of the last of them."""
         self.notice: Notice | None = None
         self.waiting: list[Opened] = []
+
+    @property
+    def is_open(self) -> bool:
+        return self.held is not None and self.held.partition is not None
+
+    @property
+    def is_failing(self) -> bool:
+        """Does it not open? It still counts while the next try is under way."""
+        return self.attempts_count > 0 and not self.is_open
 
 
 class PartitionManager:
@@ -191,6 +205,22 @@ class PartitionManager:
         """How many partitions are where. O(partitions)."""
         found: Counter[str] = Counter(map(_state_of, self._places.values()))
         return PlaceStates(**found)
+
+    def failing(self) -> list[FailingPartition]:
+        """Return the partitions that are to be led here and do not open, those that fail longest first. O(partitions)."""
+        now = asyncio.get_running_loop().time()
+        found = [
+            FailingPartition(
+                topic_id=place.key.topic_id,
+                partition=place.key.partition,
+                tries=place.attempts_count,
+                for_ms=round((now - place.failing_since) * 1_000),
+                error=f"{type(place.error).__name__}: {place.error}"[:ERROR_CHARS_MAX],
+            )
+            for place in self._places.values()
+            if place.is_failing
+        ]
+        return sorted(found, key=lambda item: -item.for_ms)
 
     def add_leader_change_listener(self, listener: LeaderChangeListener) -> None:
         """(topic name, partition, opened). Called on the loop; must not block or raise. Hears of what is open already, too."""
@@ -456,9 +486,11 @@ class PartitionManager:
 
     def _retry(self, place: _Place, error: Exception | None) -> None:
         """Look at the partition again after a pause, together with others that failed as often. Forever, while the image wants it."""
+        if not place.attempts_count:
+            place.failing_since = asyncio.get_running_loop().time()
         place.attempts_count += 1
-        is_open = place.held is not None and place.held.partition is not None
-        (self.closes if is_open else self.opens).failures += 1
+        place.error = error
+        (self.closes if place.is_open else self.opens).failures += 1
         delay_s = min(_RETRY_MAX_S, _RETRY_FIRST_S * 2 ** min(place.attempts_count - 1, 10))
         _log.warning(
             "partition_operation_failed", topic_id=str(place.key.topic_id), partition=place.key.partition, attempts=place.attempts_count,
@@ -509,12 +541,11 @@ class PartitionManager:
 
 def _state_of(place: _Place) -> str:
     """A field of `PlaceStates`."""
-    is_open = place.held is not None and place.held.partition is not None
+    if place.is_failing:
+        return "failing"
     if place.busy:
-        return "closing" if is_open else "opening"
-    if is_open:
-        return "serving"
-    return "failing" if place.attempts_count else "awaited"
+        return "closing" if place.is_open else "opening"
+    return "serving" if place.is_open else "awaited"
 
 
 def _unreported(_: list[MoveTiming]) -> None:

@@ -164,6 +164,7 @@ class Balancer:
             append_p99_ms=report.answer_p99_ms,
             loop_lag_ms=report.loop_lag_ms,
             store=report.store,
+            troubles=report.troubles,
         )
 
     def _now_ms(self) -> int:

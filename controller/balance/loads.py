@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from controller.metadata.topics import PartitionKey
-from controller.rpc.load_messages import PARTITIONS_PER_REPORT_MAX, Load, PartitionLoad, ReportLoad, StoreRequests
+from controller.rpc.load_messages import PARTITIONS_PER_REPORT_MAX, Load, PartitionLoad, ReportLoad, StoreRequests, Troubles
 from stream.ids import NodeId, StreamEpoch
 
 NO_LOAD: Final = Load(0, 0, 0)
@@ -38,6 +38,7 @@ class BrokerReport:
     answer_p99_ms: float | None
     loop_lag_ms: float
     store: StoreRequests | None
+    troubles: Troubles | None
 
 
 class LoadBook:
@@ -58,6 +59,7 @@ class LoadBook:
             report.append_p99_ms,
             report.loop_lag_ms,
             report.store,
+            report.troubles,
         )
         self._take(report.items[:PARTITIONS_PER_REPORT_MAX], now_ms)
         if now_ms - self._swept_ms >= KEPT_MS:

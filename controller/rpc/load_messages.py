@@ -11,6 +11,9 @@ from stream.ids import NodeEpoch, NodeId, StreamEpoch
 
 PARTITIONS_PER_REPORT_MAX = 1_000
 """The most loaded ones; the rest of a broker's partitions is summed."""
+TROUBLES_PER_REPORT_MAX = 100
+ERROR_CHARS_MAX = 500
+"""Of an error's text in a report."""
 
 
 class Load(NamedTuple):
@@ -45,11 +48,40 @@ class PartitionLoad(Message, frozen=True, kw_only=True):
     observed_ms: int
 
 
+class FailingPartition(Message, frozen=True, kw_only=True):
+    """A partition that a broker is to lead and could not open. for_ms: since the first try failed. error: of the last one."""
+
+    topic_id: UUID
+    partition: int
+    tries: int
+    for_ms: int
+    error: str
+
+
+class DamagedObject(Message, frozen=True, kw_only=True):
+    """An object that reads of a broker found damaged within the last hour. kind: "gone" or "corrupt". for_ms: since the first one."""
+
+    key: str
+    kind: str
+    reads: int
+    for_ms: int
+    error: str
+
+
+class Troubles(Message, frozen=True, kw_only=True):
+    """What a broker cannot open or read. At most `TROUBLES_PER_REPORT_MAX` of each are named; the counts are of all."""
+
+    failing: tuple[FailingPartition, ...] = ()
+    failing_count: int = 0
+    damaged: tuple[DamagedObject, ...] = ()
+    damaged_count: int = 0
+
+
 class ReportLoad(Message, frozen=True, kw_only=True):
     """Rates of what a broker leads, and how it answers; every few seconds. At most 1,000 items; the `rest_count` others are in `rest`.
 
     append_*_ms: from append to acknowledgement since the last report, those that still wait with their age; None: there was none.
-    loop_lag_ms: the latest that its event loop was. store: None: it does not count them.
+    loop_lag_ms: the latest that its event loop was. store: None: it does not count them. troubles: None: there are none.
     """
 
     node_id: NodeId
@@ -61,6 +93,7 @@ class ReportLoad(Message, frozen=True, kw_only=True):
     append_p99_ms: float | None = None
     loop_lag_ms: float = 0.0
     store: StoreRequests | None = None
+    troubles: Troubles | None = None
 
 
 class LoadReported(Message, frozen=True, kw_only=True):
@@ -77,7 +110,7 @@ class ProposeMoves(Message, frozen=True, kw_only=True):
 
 
 class BrokerLoad(Message, frozen=True, kw_only=True):
-    """note: why the broker neither gives nor takes; empty: it does. append_*_ms, loop_lag_ms, store: as in its last report."""
+    """note: why the broker neither gives nor takes; empty: it does. append_*_ms, loop_lag_ms, store, troubles: as in its last report."""
 
     node_id: NodeId
     load: Load
@@ -87,6 +120,7 @@ class BrokerLoad(Message, frozen=True, kw_only=True):
     append_p99_ms: float | None = None
     loop_lag_ms: float | None = None
     store: StoreRequests | None = None
+    troubles: Troubles | None = None
 
 
 class ProposedMove(Message, frozen=True, kw_only=True):

@@ -12,7 +12,7 @@ from broker.wire.gen import describe_cluster, describe_configs
 from controller.errors import ControllerError, RequestRefused
 from controller.metadata.configs import BROKER_RESOURCE
 from controller.rpc.client import ControllerClient
-from controller.rpc.load_messages import ProposeMoves
+from controller.rpc.load_messages import ProposeMoves, Troubles
 from controller.rpc.messages import QuorumStatus
 from deploy.doctor.facts import ClockSpan, ClusterSeen, ControllerFacts, ListenerFacts, QuorumFacts
 from deploy.doctor.store_facts import HERE, wall_ms
@@ -38,7 +38,7 @@ async def ask_controllers(addresses: str) -> QuorumFacts:
     try:
         quorum = await _quorum(client)
         found = tuple(_by_id(asked.values()))
-        return QuorumFacts(addresses, found, quorum, await _notes(client) if quorum is not None else {})
+        return QuorumFacts(addresses, found, quorum, *(await _told_of_brokers(client) if quorum is not None else ({}, {})))
     finally:
         await client.close()
 
@@ -79,12 +79,14 @@ async def _quorum(client: ControllerClient) -> QuorumStatus | None:
         return None
 
 
-async def _notes(client: ControllerClient) -> dict[int, str]:
+async def _told_of_brokers(client: ControllerClient) -> tuple[dict[int, str], dict[int, Troubles]]:
+    """Return notes and troubles, by broker."""
     try:
         proposed = await client.propose_moves(ProposeMoves(moves_max=0), timeout_s=LEADER_S)
     except (TimeoutError, ControllerError):
-        return {}
-    return {broker.node_id: broker.note for broker in proposed.before if broker.note}
+        return {}, {}
+    notes = {int(broker.node_id): broker.note for broker in proposed.before if broker.note}
+    return notes, {int(broker.node_id): broker.troubles for broker in proposed.before if broker.troubles is not None}
 
 
 async def ask_listeners(seen: ClusterSeen, only: Collection[str]) -> list[ListenerFacts]:

@@ -13,6 +13,7 @@ from typing import Final, TypeVar
 from uuid import uuid4
 
 from controller.errors import ControllerError
+from controller.rpc.load_messages import Troubles
 from deploy.doctor import findings as f
 from deploy.doctor import judge
 from deploy.doctor.cluster_facts import ask_controllers, ask_listeners
@@ -24,6 +25,7 @@ from deploy.doctor.metadata import LiveMetadata, Metadata, StoredMetadata
 from deploy.doctor.report import Report, report
 from deploy.doctor.seen import lasting, published, published_by, seen
 from deploy.doctor.store_facts import ask_backup, ask_store, broker_clocks, manifest_facts, newest_manifest, wall_ms
+from deploy.doctor.troubles import failing, unreadable
 from deploy.output import size
 from deploy.wal_survey import WalSurvey, still_lost, survey_wals
 from objectstore.errors import ObjectStoreError
@@ -294,7 +296,10 @@ class Examination:
             if known.asked is not None:
                 checks[f.LISTENERS] = judge.listeners(now, known.asked)
             checks[f.BROKERS] = judge.brokers(now, notes)
-            checks[f.PARTITIONS] = judge.partitions(now, int(wall_ms()))
+            troubles: Mapping[int, Troubles] = known.quorum.troubles if known.quorum else {}
+            assert self._metadata is not None
+            image = self._metadata.image
+            checks[f.PARTITIONS] = judge.partitions(now, int(wall_ms()), failing(image, troubles), unreadable(image, troubles))
         inventory = known.inventory
         found = judge.ListedWals(inventory.backlogs, inventory.wals_of_nobody()) if inventory is not None else None
         if is_live or found is not None or known.surveys:

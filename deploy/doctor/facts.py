@@ -5,8 +5,9 @@ why stands beside it: never a made-up value.
 """
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
+from controller.rpc.load_messages import Troubles
 from controller.rpc.messages import ControllerStatus, QuorumStatus
 from stream.ports import WalIdentity
 
@@ -51,12 +52,13 @@ class ControllerFacts:
 
 @dataclass(frozen=True, slots=True)
 class QuorumFacts:
-    """quorum None: nobody leads, or no answer. notes: what the leader says of brokers by their id."""
+    """quorum None: nobody leads, or no answer. notes, troubles: what the leader says of brokers by their id."""
 
     addresses: str
     controllers: tuple[ControllerFacts, ...]
     quorum: QuorumStatus | None
     notes: Mapping[int, str]
+    troubles: Mapping[int, Troubles] = field(default_factory=dict[int, Troubles])
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,6 +87,30 @@ class MoveFacts:
     source: int
     target: int
     started_ms: int
+
+
+@dataclass(frozen=True, slots=True)
+class FailingFacts:
+    """A partition that its leader cannot open. error: of the last try."""
+
+    topic: str
+    partition: int
+    node_id: int
+    tries: int
+    for_ms: int
+    error: str
+
+
+@dataclass(frozen=True, slots=True)
+class UnreadableFacts:
+    """An object that the metadata refer to and brokers could not read. ranges: offsets of streams that lie in it."""
+
+    key: str
+    kind: str
+    node_ids: tuple[int, ...]
+    reads: int
+    error: str
+    ranges: tuple[str, ...]
 
 
 @dataclass(frozen=True, slots=True)

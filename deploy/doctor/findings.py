@@ -248,6 +248,20 @@ MOVE_HANGS: Final = Kind(
     "{partition} has been moving from broker {source} to broker {target} for {age_s:.0f} s, past its deadline.",
     "`penstock reassign trace {partition}` shows at which step it is; the logs of broker {source} tell what it waits for.",
 )
+CANNOT_OPEN: Final = Kind(
+    "partition-cannot-open",
+    Level.FAIL,
+    "{partition} does not open on broker {node_id}, which leads it: {tries:,} tries in {for_s:.0f} s; the last one failed with: {error}.",
+    "Clients of this partition wait. Mend what the error names; the broker tries again every 2 s. An object that is gone or corrupt: bring "
+    'it back from the bucket\'s versions or a copy; docs/operations.md, "Partitions that cannot open", has the steps.',
+)
+OBJECT_UNREADABLE: Final = Kind(
+    "object-unreadable",
+    Level.FAIL,
+    "{key} {state}: {reads:,} reads of {brokers} ended there. It holds {ranges}.",
+    "Consumers get an error there; all other offsets are served. Bring the object back from the bucket's versions or a copy, or let "
+    'consumers go on behind these offsets; docs/operations.md, "Objects damaged", has the steps.',
+)
 
 # --- WALs -----------------------------------------------------------------------------------------------------------------------------
 
@@ -409,8 +423,10 @@ CHAPTERS: Final = (
     ),
     Chapter(
         PARTITIONS,
-        "What nobody leads, and moves past their deadline; only what lasts from the first look to the second, `--settle` seconds later.",
-        (LEADERLESS, MOVE_HANGS),
+        "What nobody leads, and moves past their deadline; only what lasts from the first look to the second, `--settle` seconds later. "
+        "Partitions that their leaders have not been able to open for 5 s, and objects that brokers could not read within the last hour, "
+        "as brokers report them to the controllers every few seconds (`load.report.interval.ms`).",
+        (LEADERLESS, MOVE_HANGS, CANNOT_OPEN, OBJECT_UNREADABLE),
     ),
     Chapter(
         WALS,

@@ -15,10 +15,12 @@ from deploy.doctor.facts import (
     ClockSpan,
     ClusterSeen,
     ControllerFacts,
+    FailingFacts,
     ListenerFacts,
     ManifestFacts,
     QuorumFacts,
     StoreFacts,
+    UnreadableFacts,
 )
 from deploy.doctor.findings import CheckResult, Finding, listed, result, unchecked
 from deploy.doctor.inventory import Backlog, Damaged, LostRange, Suspect
@@ -42,6 +44,8 @@ CLOCK_FAR_OFF_MS: Final = 60_000
 CONTROLLER_LAG_MS: Final = 5_000
 """A voter that has not been level with the leader for so long: elections take a second."""
 FSYNC_MS: Final = 200
+OPEN_FAILS_MS: Final = 5_000
+"""Opens fail for a moment when partitions move or brokers die."""
 BACKLOG_SLOTS: Final = 2_000
 """Brokers keep a few hundred: a block is uploaded at 64 slots or 30 s, and again if that fails."""
 BACKLOG_AGE_MS: Final = 300_000
@@ -174,7 +178,10 @@ def listeners(seen: ClusterSeen, asked: Sequence[ListenerFacts]) -> CheckResult:
     return result(f.LISTENERS, f"{len(asked)} addresses asked, {len(asked) - len(found)} answered by the right broker", found)
 
 
-def partitions(seen: ClusterSeen, now_ms: int) -> CheckResult:
+def partitions(
+    seen: ClusterSeen, now_ms: int, failing: Sequence[FailingFacts] = (), unreadable: Sequence[UnreadableFacts] = ()
+) -> CheckResult:
+    """failing, unreadable: as the brokers report them."""
     found: list[Finding] = []
     if seen.leaderless:
         names = [f"{topic}-{number}" for topic, number in sorted(seen.leaderless)]
@@ -182,8 +189,35 @@ def partitions(seen: ClusterSeen, now_ms: int) -> CheckResult:
     for (topic, number), move in sorted(seen.hanging.items())[:FINDINGS_OF_A_KIND_MAX]:
         age_s = (now_ms - move.started_ms) / 1_000
         found.append(f.MOVE_HANGS.found(partition=f"{topic}-{number}", source=move.source, target=move.target, age_s=age_s))
+    lasting = [item for item in failing if item.for_ms >= OPEN_FAILS_MS]
+    found += [_cannot_open(item) for item in lasting[:FINDINGS_OF_A_KIND_MAX]]
+    found += [_unreadable(item) for item in unreadable[:FINDINGS_OF_A_KIND_MAX]]
     summary = f"{seen.partition_count:,} of {seen.topic_count:,} topics; {len(seen.leaderless):,} not led, {seen.moving_count:,} moving"
+    if lasting:
+        summary += f", {len(lasting):,} cannot open"
+    if unreadable:
+        summary += f"; {len(unreadable):,} objects cannot be read"
     return result(f.PARTITIONS, summary, found)
+
+
+def _cannot_open(item: FailingFacts) -> Finding:
+    return f.CANNOT_OPEN.found(
+        partition=f"{item.topic}-{item.partition}",
+        node_id=item.node_id,
+        tries=item.tries,
+        for_s=item.for_ms / 1_000,
+        error=_plain(item.error),
+    )
+
+
+def _unreadable(item: UnreadableFacts) -> Finding:
+    state = "is gone from the store" if item.kind == "gone" else f"is corrupt ({_plain(item.error)})"
+    brokers_ = f"broker{'s' if len(item.node_ids) > 1 else ''} {listed([str(node_id) for node_id in item.node_ids])}"
+    return f.OBJECT_UNREADABLE.found(key=item.key, state=state, reads=item.reads, brokers=brokers_, ranges=listed(item.ranges))
+
+
+def _plain(error: str) -> str:
+    return error.rstrip(".")
 
 
 def wals(

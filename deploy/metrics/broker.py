@@ -16,6 +16,7 @@ from broker.wire import apis
 from deploy.metrics import table
 from deploy.metrics.exposition import Reading
 from deploy.metrics.store import read_store
+from stream.damage import DAMAGE_KINDS
 
 _ERROR_NAMES = {int(code): code.name for code in ErrorCode}
 
@@ -76,6 +77,10 @@ def _partitions(broker: Broker) -> Iterator[Reading]:
     for operation, counts in (("open", partitions.opens), ("close", partitions.closes)):
         yield table.OPERATION_FAILURES, (operation,), counts.failures
         yield table.OPERATION_LATENCY, (operation,), counts.latencies.freeze()
+    damage = broker.storage.damage
+    for kind in DAMAGE_KINDS:
+        yield table.DAMAGED_READS, (kind,), damage.reads[kind]
+    yield table.DAMAGED_OBJECTS, (), len(damage.listed(broker.server.loop.time()))
 
 
 def _coordinators(broker: Broker) -> Iterator[Reading]:

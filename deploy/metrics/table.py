@@ -95,7 +95,7 @@ BUFFERED: Final = _of_broker("gauge", "penstock_broker_buffered_request_bytes", 
 
 PARTITIONS: Final = _of_broker(
     "gauge", "penstock_broker_partitions",
-    "Partitions that are serving, opening, closing, awaited (the election is due) or failing (an open failed and is tried again).", "state",
+    "Partitions that are serving, opening, closing, awaited (the election is due) or failing (opens fail and are tried again).", "state",
 )  # fmt: skip
 OPENED: Final = _of_broker("counter", "penstock_broker_partitions_opened_total", "Partitions that became served here.")
 CLOSED: Final = _of_broker("counter", "penstock_broker_partitions_closed_total", "Partitions given up in order.")
@@ -104,6 +104,12 @@ OPERATION_FAILURES: Final = _of_broker(
 )
 OPERATION_LATENCY: Final = _of_broker(
     "histogram", "penstock_broker_partition_operation_seconds", "Opens and closes, each of up to 500 partitions.", "operation"
+)
+DAMAGED_READS: Final = _of_broker(
+    "counter", "penstock_broker_damaged_reads_total", "Reads that ended at an object that is gone from the store, or corrupt.", "kind"
+)
+DAMAGED_OBJECTS: Final = _of_broker(
+    "gauge", "penstock_broker_damaged_objects", "Objects that reads of the last hour found gone or corrupt."
 )
 GROUPS: Final = _of_broker("gauge", "penstock_broker_groups", "Consumer groups coordinated here.", "state")
 TRANSACTIONS: Final = _of_broker("gauge", "penstock_broker_transactions", "Transactional ids coordinated here.", "state")

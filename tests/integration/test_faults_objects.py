@@ -1,0 +1,121 @@
+"""A damaged object under a running cluster: what clients are told, what the doctor says, and that mending it is all there is to do."""
+
+import asyncio
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+from aiokafka import AIOKafkaConsumer
+from aiokafka import TopicPartition as AioPartition
+from confluent_kafka import Consumer, KafkaError, TopicPartition
+from kafka import KafkaConsumer
+from kafka import TopicPartition as PythonPartition
+from kafka.errors import CorruptRecordError
+from support.threaded_cluster import ThreadedCluster, until
+from typer.testing import CliRunner
+
+from deploy.app import app
+
+COUNT = 100
+
+
+@pytest.fixture(autouse=True)
+def _logs_stay_as_they_are(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The command would bind all loggers of this process to a stderr that lasts as long as itself."""
+    monkeypatch.setattr("deploy.logs.to_stderr", lambda _level: None)
+
+
+def findings(cluster: ThreadedCluster) -> dict[str, str]:
+    """Of the doctor's check of partitions, by code."""
+    command = ["doctor", "--json", "--settle", "0.3", "--no-objects", "--controller", cluster.controller, "--store", cluster.store_url]
+    answer: dict[str, Any] = json.loads(CliRunner().invoke(app, command).stdout)
+    check = next(check for check in answer["checks"] if check["name"] == "partitions")
+    return {finding["code"]: finding["sentence"] for finding in check["findings"]}
+
+
+def leader_of(cluster: ThreadedCluster, topic: str) -> int:
+    def look(image: Any) -> int:
+        return int(image.topics.by_name(topic).partitions[0].leader)
+
+    return cluster.image(look)
+
+
+def polled(consumer: Consumer, count: int) -> tuple[list[bytes], int]:
+    """Values until there are so many or an error comes, and its code; 0: none."""
+    values: list[bytes] = []
+    while len(values) < count:
+        message = consumer.poll(30)
+        assert message is not None, "the client hangs"
+        error = message.error()
+        if error is not None:
+            return values, int(error.code())
+        values.append(message.value() or b"")
+    return values, 0
+
+
+def test_damage_is_told_to_clients_and_operators_and_mended_by_bringing_the_object_back(tmp_path: Path) -> None:
+    with ThreadedCluster(tmp_path, brokers=2) as cluster:
+        for topic in ("t", "beside"):
+            cluster.create(topic, 1)
+            cluster.produce({"topic": topic, "value": b"%s-%d" % (topic.encode(), number)} for number in range(COUNT))
+        key = cluster.until_merged("t", set())
+        whole = cluster.run(cluster.store.get(key))
+        expected = [b"t-%d" % number for number in range(COUNT)]
+
+        # The leader dies, and its heir has to read what is damaged: the partition does not open, and the others do.
+        cluster.damage(key, b"t-50")
+        died = leader_of(cluster, "t")
+        cluster.kill_broker(died)
+        until(lambda: "partition-cannot-open" in findings(cluster))
+        said = findings(cluster)["partition-cannot-open"]
+        assert said.startswith(f"t-0 does not open on broker {leader_of(cluster, 't')}, which leads it: ")
+        assert f"ObjectCorrupt: object {key} is corrupt" in said
+        assert len(cluster.consume("beside", 1, COUNT)) == COUNT
+        cluster.run(cluster.store.put(key, whole))
+        assert [row[1] for row in cluster.consume("t", 1, COUNT)] == expected
+        until(lambda: findings(cluster) == {})
+
+        # A partition that moved in order opens, and its readers meet the damage.
+        cluster.start_broker(died)
+        cluster.damage(key, b"t-50")
+        cluster.stop_broker(leader_of(cluster, "t"))
+        consumer = Consumer({"bootstrap.servers": cluster.bootstrap, "group.id": "g", "enable.auto.commit": False})
+        try:
+            consumer.assign([TopicPartition("t", 0, 0)])
+            assert polled(consumer, COUNT) == ([], KafkaError.INVALID_MSG)
+            until(lambda: "object-unreadable" in findings(cluster))
+            assert findings(cluster)["object-unreadable"].startswith(f"{key} is corrupt (")
+            assert f"t-0 [0, {COUNT})" in findings(cluster)["object-unreadable"]
+            others_hear_of_it(cluster)
+            cluster.run(cluster.store.put(key, whole))
+            values: list[bytes] = []
+            while len(values) < COUNT:
+                values += polled(consumer, COUNT - len(values))[0]
+            assert values == expected
+        finally:
+            consumer.close()
+
+
+def others_hear_of_it(cluster: ThreadedCluster) -> None:
+    """What other clients make of it, as docs/operations.md says."""
+    python = KafkaConsumer(bootstrap_servers=cluster.bootstrap, group_id=None, enable_auto_commit=False)
+    try:
+        python.assign([PythonPartition("t", 0)])
+        python.seek(PythonPartition("t", 0), 0)
+        with pytest.raises(CorruptRecordError):
+            python.poll(timeout_ms=30_000)
+    finally:
+        python.close()
+
+    async def waits() -> int:
+        consumer = AIOKafkaConsumer(bootstrap_servers=cluster.bootstrap, enable_auto_commit=False)
+        await consumer.start()
+        try:
+            consumer.assign([AioPartition("t", 0)])
+            consumer.seek(AioPartition("t", 0), 0)
+            return len(await consumer.getmany(timeout_ms=1_000))
+        finally:
+            await consumer.stop()
+
+    assert asyncio.run(waits()) == 0
