@@ -65,6 +65,10 @@ class CoordinatorLog(Protocol):
         """-1 while the partition is not open here."""
         ...
 
+    def end_offset(self, partition: int) -> int:
+        """Where the next append goes; -1 while the partition is not open here."""
+        ...
+
     def append(self, partition: int, records: Sequence[KeyValue], done: Done, *, producer: TransactionalProducer | None = None) -> None:
         """One batch; `done` is called when it is durable (NONE) or can not become so, maybe before this returns."""
         ...
@@ -104,6 +108,10 @@ class TopicLog:
     def leader_epoch(self, partition: int) -> int:
         led = self._node.partitions.get(self._topic_name, partition)
         return int(led.leader_epoch) if isinstance(led, Partition) else -1
+
+    def end_offset(self, partition: int) -> int:
+        led = self._node.partitions.get(self._topic_name, partition)
+        return int(led.log_end_offset) if isinstance(led, Partition) else -1
 
     def append(self, partition: int, records: Sequence[KeyValue], done: Done, *, producer: TransactionalProducer | None = None) -> None:
         led = self._node.partitions.get(self._topic_name, partition)

@@ -15,6 +15,7 @@ from typing import TypeVar
 
 import structlog
 
+from broker.connection_order import ConnectionOrder
 from broker.coordinated import Coordinated
 from broker.coordinator_log import CoordinatorLog, KeyValue, LogBatch, TransactionalProducer
 from broker.groups.classic import ClassicGroup
@@ -112,6 +113,8 @@ class GroupCoordinator:
         self._syncs: dict[Token, asyncio.Future[SyncResult]] = {}
         self._next_token = 0
         self._expiry: asyncio.TimerHandle | None = None
+        self.transactional_commits = ConnectionOrder()
+        """By group: the handler of TxnOffsetCommit asks it."""
 
     # --- becoming and ceasing to be coordinator ------------------------------------------------------------------------------------
 

@@ -4,12 +4,14 @@ Version traps kept: clients that do not know PRODUCER_FENCED (InitProducerId up 
 to 1) get INVALID_PRODUCER_EPOCH for it; TxnOffsetCommit up to 1 takes COORDINATOR_NOT_AVAILABLE for a coordinator that loads.
 AddPartitionsToTxn names all partitions or none: one unknown partition leaves the others OPERATION_NOT_ATTEMPTED.
 Versions of KIP-890 (transaction.version 2) are not announced: partitions and offsets are added to a transaction by request only.
+A late request (`LateRequest`) is not carried out, and its connection is closed.
 Source: Kafka `KafkaApis`; KIP-98, KIP-360, KIP-447, KIP-664.
 """
 
 from collections.abc import Iterable
 from typing import Final
 
+from broker.connection_order import LateRequest
 from broker.coordinator_log import TransactionalProducer
 from broker.dispatch import encode_response
 from broker.errors import ErrorCode
@@ -17,6 +19,7 @@ from broker.groups.offsets import TopicPartition
 from broker.groups.records import CommittedOffset
 from broker.internal_topics import OFFSETS_TOPIC, ensure_topic
 from broker.ports import Node, RequestContext, Response
+from broker.server import CannotAnswer
 from broker.transactions.coordinator import NOBODY
 from broker.transactions.model import NO_EPOCH, NO_PRODUCER_ID, ProducerIdentity, TransactionMetadata, TransactionState
 from broker.transactions.records import group_by_topic
@@ -71,7 +74,7 @@ async def handle_add_partitions_to_txn(node: Node, ctx: RequestContext) -> Respo
         code = ErrorCode.OPERATION_NOT_ATTEMPTED
     else:
         producer = ProducerIdentity(request.v3_and_below_producer_id, request.v3_and_below_producer_epoch)
-        code = _code(ctx, await node.transactions.add_partitions(request.v3_and_below_transactional_id, producer, wanted))
+        code = _code(ctx, await _add_partitions(node, ctx, request.v3_and_below_transactional_id, producer, wanted))
     results = [
         add_partitions_to_txn.AddPartitionsToTxnTopicResult(
             topic.name,
@@ -87,6 +90,16 @@ async def handle_add_partitions_to_txn(node: Node, ctx: RequestContext) -> Respo
     return encode_response(ctx, add_partitions_to_txn.AddPartitionsToTxnResponse(results_by_topic_v3_and_below=results))
 
 
+async def _add_partitions(
+    node: Node, ctx: RequestContext, transactional_id: str, producer: ProducerIdentity, partitions: Iterable[TopicPartition]
+) -> ErrorCode:
+    """Raises CannotAnswer for a late request."""
+    try:
+        return await node.transactions.add_partitions(transactional_id, producer, partitions, connection_id=ctx.connection.id)
+    except LateRequest as error:
+        raise CannotAnswer(str(error)) from None
+
+
 async def handle_add_offsets_to_txn(node: Node, ctx: RequestContext) -> Response:
     """AddOffsetsToTxn (25): the group's partition of `__consumer_offsets` becomes part of the transaction."""
     request = decode_body(add_offsets_to_txn.decode_request, ctx.frame, ctx.body_offset, ctx.api_version)
@@ -96,7 +109,7 @@ async def handle_add_offsets_to_txn(node: Node, ctx: RequestContext) -> Response
         code = ErrorCode.COORDINATOR_NOT_AVAILABLE
     else:
         producer = ProducerIdentity(request.producer_id, request.producer_epoch)
-        code = await node.transactions.add_partitions(request.transactional_id, producer, [(OFFSETS_TOPIC, partition)])
+        code = await _add_partitions(node, ctx, request.transactional_id, producer, [(OFFSETS_TOPIC, partition)])
     return encode_response(ctx, add_offsets_to_txn.AddOffsetsToTxnResponse(error_code=_code(ctx, code)))
 
 
@@ -104,7 +117,10 @@ async def handle_end_txn(node: Node, ctx: RequestContext) -> Response:
     """EndTxn (26)."""
     request = decode_body(end_txn.decode_request, ctx.frame, ctx.body_offset, ctx.api_version)
     producer = ProducerIdentity(request.producer_id, request.producer_epoch)
-    code = await node.transactions.end(request.transactional_id, producer, committed=request.committed)
+    try:
+        code = await node.transactions.end(request.transactional_id, producer, committed=request.committed, connection_id=ctx.connection.id)
+    except LateRequest as error:
+        raise CannotAnswer(str(error)) from None
     return encode_response(ctx, end_txn.EndTxnResponse(error_code=_code(ctx, code)))
 
 
@@ -121,6 +137,10 @@ async def handle_txn_offset_commit(node: Node, ctx: RequestContext) -> Response:
         if _exists(node, (topic.name, partition.partition_index))
     }
     await node.groups.ready(request.group_id)
+    try:
+        node.groups.transactional_commits.admit(request.group_id, request.producer_id, request.producer_epoch, ctx.connection.id)
+    except LateRequest as error:
+        raise CannotAnswer(str(error)) from None
     results = await node.groups.commit_transactional_offsets(
         request.group_id,
         (request.member_id, request.group_instance_id, request.generation_id),

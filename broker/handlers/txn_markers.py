@@ -1,7 +1,9 @@
 """WriteTxnMarkers: a transaction coordinator tells the leader of a partition how a producer's transaction ended there.
 
 Invariants: an answer without an error means that the marker is durable, and for `__consumer_offsets` that its offsets count or are
-forgotten, which happens even if nobody waits for the answer any more; a marker that comes again is appended again, which changes nothing.
+forgotten, which happens even if nobody waits for the answer any more. A marker whose serial is not above that of the last one that ended a
+transaction of the producer is a late copy: it is answered like the first one and changes nothing. A marker without a serial, from another
+tool than our coordinator, is appended each time it comes.
 All partitions of one marker go into one group; the markers of a request enter the log in their order.
 Limits: a request is as large as a frame may be; how long durability may take is bounded by the WAL.
 Must not: decide how a transaction ends, or wait for partitions to open (the coordinator tries again).
@@ -62,7 +64,7 @@ def start_marker(node: Node, marker: Marker, wanted: Iterable[TopicPartition]) -
     def settled() -> None:
         for (partition, _), outcome in zip(parts, group.outcomes, strict=True):
             codes[partition.topic_name, partition.index] = outcome.code
-            if outcome.code is ErrorCode.NONE and partition.topic_name == OFFSETS_TOPIC:
+            if outcome.code is ErrorCode.NONE and not outcome.is_repetition and partition.topic_name == OFFSETS_TOPIC:
                 node.groups.complete_transaction(partition.index, marker.producer_id, marker.committed)
         if not done.done():
             done.set_result(codes)
@@ -73,7 +75,7 @@ def start_marker(node: Node, marker: Marker, wanted: Iterable[TopicPartition]) -
 
 
 def _marker(item: WritableTxnMarker) -> Marker:
-    return Marker(item.producer_id, item.producer_epoch, item.transaction_result, item.coordinator_epoch)
+    return Marker(item.producer_id, item.producer_epoch, item.transaction_result, item.coordinator_epoch, item.serial)
 
 
 def _partitions(item: WritableTxnMarker) -> list[TopicPartition]:

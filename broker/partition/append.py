@@ -33,11 +33,14 @@ Content: TypeAlias = memoryview | Marker | None
 class AppendOutcome:
     """What became of one partition's batch. Final once the group is settled."""
 
-    __slots__ = ("base_offset", "code", "end_offset", "log_append_time_ms", "log_start_offset", "message", "partition", "record_errors")
+    __slots__ = ("base_offset", "code", "end_offset", "is_repetition", "log_append_time_ms", "log_start_offset", "message", "partition",
+                 "record_errors")  # fmt: skip
 
     def __init__(self, partition: Partition | None) -> None:
         self.partition = partition
         self.code = ErrorCode.NONE
+        self.is_repetition = False
+        """Nothing was appended: the batch, or the marker, has been here before."""
         self.message: str | None = None
         self.record_errors: tuple[tuple[int, str], ...] = ()
         self.base_offset = _NO_OFFSET
@@ -168,6 +171,7 @@ class AppendGroup:
                 outcome.log_append_time_ms = now_ms
 
     def _await_repetition(self, partition: Partition, known: KnownBatch, batch: memoryview | None, outcome: AppendOutcome) -> None:
+        outcome.is_repetition = True
         outcome.base_offset = known.base_offset
         outcome.end_offset = known.end_offset
         outcome.log_start_offset = partition.log_start_offset

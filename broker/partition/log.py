@@ -19,7 +19,7 @@ import structlog
 
 from broker.partition.leader_epochs import LeaderEpochs
 from broker.partition.meta_stream import MetaStream
-from broker.partition.producer_state import KnownBatch, ProducerSnapshot, ProducerState
+from broker.partition.producer_state import NO_SEQUENCE, KnownBatch, ProducerSnapshot, ProducerState
 from broker.partition.transactions import Transactions
 from broker.partition.validation import DEFAULT_RULES, Refusal, TopicRules, validate_batch
 from broker.wire.error_codes import ErrorCode
@@ -117,13 +117,18 @@ class PartitionLog:
         message = f"producer {header.producer_id} epoch {header.producer_epoch}: sequence {header.base_sequence} is not what comes next"
         return Refusal(verdict, message)
 
-    def plan_marker(self, marker: Marker, now_ms: Millis) -> tuple[memoryview, BatchHeader | Refusal]:
-        """The control batch that ends a producer's transaction, and its header (go on with `place`) or a refusal. Changes nothing."""
+    def plan_marker(self, marker: Marker, now_ms: Millis) -> tuple[memoryview, BatchHeader | KnownBatch | Refusal]:
+        """The control batch that ends a producer's transaction, and its header (go on with `place`), a repetition, or a refusal.
+
+        Changes nothing. The `KnownBatch` of a repetition ends at or behind the marker that ended the transaction.
+        """
         batch = memoryview(encode_marker(marker, now_ms))
         code = self.producers.check_marker(marker)
         if code is not None:
             who = f"producer {marker.producer_id} epoch {marker.producer_epoch}, coordinator epoch {marker.coordinator_epoch}"
             return batch, Refusal(code, f"{who}: a newer one has been here")
+        if self.producers.is_repeated(marker):
+            return batch, KnownBatch(NO_SEQUENCE, NO_SEQUENCE, self.data.next_offset, self.data.next_offset)
         return batch, parse_header(batch)
 
     def place(self, records: memoryview, header: BatchHeader, now_ms: Millis, marker: Marker | None = None) -> list[AppendEntry]:

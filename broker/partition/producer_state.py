@@ -1,6 +1,7 @@
 """What a partition remembers of idempotent and transactional producers, so that a retried batch is written once and old ones are fenced.
 
-Per producer: its epoch, its last five batches, where its open transaction began, and the epoch of the coordinator that ended the last one.
+Per producer: its epoch, its last five batches, where its open transaction began, and the coordinator epoch and the serial of the marker
+that ended the last one.
 A batch is either next in line, a repetition of one of the five (answered with the old offset), certainly older than those
 (`DUPLICATE_SEQUENCE_NUMBER`: clients take it as success without an offset), or out of order.
 
@@ -19,7 +20,7 @@ from typing import Final
 import msgspec
 
 from broker.wire.error_codes import ErrorCode
-from stream.batch.control import Marker
+from stream.batch.control import NO_SERIAL, Marker
 from stream.ids import Millis, Offset
 
 CACHED_BATCHES_COUNT: Final = 5
@@ -53,6 +54,8 @@ class _Producer(msgspec.Struct, array_like=True):
     """Of the open transaction; -1: none."""
     coordinator_epoch: int = -1
     """Of the last marker."""
+    ended_serial: int = NO_SERIAL
+    """The highest serial among the markers of that coordinator epoch."""
 
 
 class ProducerSnapshot(msgspec.Struct, frozen=True, array_like=True):
@@ -115,6 +118,18 @@ class ProducerState:
             return ErrorCode.INVALID_PRODUCER_EPOCH
         return ErrorCode.TRANSACTION_COORDINATOR_FENCED if marker.coordinator_epoch < producer.coordinator_epoch else None
 
+    def is_repeated(self, marker: Marker) -> bool:
+        """Has this transaction ended here before, or a later one of the producer? For markers that `check_marker` lets pass.
+
+        A coordinator sends a marker again when the answer is late, and the first copy may arrive when the next transaction is open. Serials
+        are compared within one coordinator epoch: `check_marker` refuses copies from earlier coordinators, and a later coordinator sends
+        the marker of each transaction that it finds unfinished before that id begins another one.
+        """
+        producer = self._producers.get(marker.producer_id)
+        if producer is None or marker.serial <= NO_SERIAL or marker.coordinator_epoch != producer.coordinator_epoch:
+            return False
+        return marker.serial <= producer.ended_serial
+
     def open_transactions(self) -> list[tuple[int, Offset]]:
         """(producer id, first offset), in no particular order."""
         return [
@@ -158,7 +173,10 @@ class ProducerState:
         producer.seen_ms = now_ms
         self._producers[marker.producer_id] = producer
         producer.transaction_first_offset = -1
-        producer.coordinator_epoch = max(producer.coordinator_epoch, marker.coordinator_epoch)
+        if marker.coordinator_epoch > producer.coordinator_epoch:
+            producer.coordinator_epoch, producer.ended_serial = marker.coordinator_epoch, marker.serial
+        else:
+            producer.ended_serial = max(producer.ended_serial, marker.serial)
 
     def expire(self, now_ms: Millis, silent_ms: int) -> int:
         """Forget producers that wrote nothing for `silent_ms`; returns how many. They are kept in the order of their last write."""
@@ -185,7 +203,8 @@ class ProducerState:
     def _renewed(self, before: _Producer | None, producer_id: int, epoch: int) -> _Producer:
         """A producer that is new here, or in a new epoch. The caller puts it behind all others, as it wrote last."""
         if before is not None:
-            return _Producer(producer_id, epoch, before.seen_ms, 0, [], before.transaction_first_offset, before.coordinator_epoch)
+            kept = before.transaction_first_offset, before.coordinator_epoch, before.ended_serial
+            return _Producer(producer_id, epoch, before.seen_ms, 0, [], *kept)
         if len(self._producers) >= self._producers_count_max:
             self._forget_one()
         return _Producer(producer_id, epoch, Millis(0), 0, [])

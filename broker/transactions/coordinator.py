@@ -3,7 +3,9 @@
 A transactional id lives in one partition of that topic; whoever leads the partition is its coordinator. Becoming leader loads the
 partition and goes on with what was decided and not finished. Invariants: nothing is answered, and no partition told, before the record that
 says so is durable; records of an id are appended one after the other; markers carry the leader epoch of the partition, so that those of an
-earlier coordinator are refused.
+earlier coordinator are refused, and the serial of their transaction, so that a late copy does not end the next one. The serial is the end
+of the partition's log when the outcome was appended, or when it was loaded: it grows from transaction to transaction, whatever clocks do.
+A producer's request on an older connection than one that it has used since is late (`ConnectionOrder`) and not carried out.
 Limits: `TransactionLimits`; a request waits at most SETTLE_WAIT_S for the transaction before it, then it gets CONCURRENT_TRANSACTIONS.
 Must not: know Kafka requests (handlers), or how markers travel.
 Source: Kafka TransactionCoordinator, TransactionStateManager.
@@ -16,6 +18,7 @@ from typing import Final, TypeAlias
 
 import structlog
 
+from broker.connection_order import ConnectionOrder
 from broker.coordinated import Coordinated
 from broker.coordinator_log import CoordinatorLog
 from broker.transactions.machine import Transaction, new_transaction
@@ -51,6 +54,8 @@ class _Partition:
 
     index: int
     epoch: int
+    loaded_end_offset: int
+    """Where the log ended when it was loaded: the serial of transactions that were decided before."""
     transactions: dict[str, Transaction] = field(default_factory=dict[str, Transaction])
     waiting: dict[str, asyncio.Event] = field(default_factory=dict[str, asyncio.Event])
     """By transactional id: requests that wait until a record of it is durable, or failed."""
@@ -77,6 +82,7 @@ class TransactionCoordinator:
         self._tick_interval_s = tick_interval_ms / 1_000
         self._led: Coordinated[_Partition] = Coordinated(transactions_log, self._load, self._unload)
         self._timer: asyncio.TimerHandle | None = None
+        self._requests = ConnectionOrder()
 
     # --- becoming and ceasing to be coordinator -----------------------------------------------------------------------------------------
 
@@ -100,7 +106,7 @@ class TransactionCoordinator:
         return self._led.partition_of(transactional_id)
 
     async def _load(self, partition: int) -> _Partition:
-        state = _Partition(partition, self._log.leader_epoch(partition))
+        state = _Partition(partition, self._log.leader_epoch(partition), self._log.end_offset(partition))
         malformed_count = 0
         async for batch in self._log.read(partition):
             for key, value in batch.records:
@@ -126,7 +132,7 @@ class TransactionCoordinator:
 
     def _resume(self, state: _Partition) -> None:
         for transaction in state.transactions.values():
-            self._run(state, transaction, transaction.resume())
+            self._run(state, transaction, transaction.resume(), state.loaded_end_offset)
 
     def _unload(self, state: _Partition) -> None:
         self._markers.forget(state.index)
@@ -162,15 +168,26 @@ class TransactionCoordinator:
         code = await self._submit(transactional_id, step, create=True)
         return code, given if code is ErrorCode.NONE else NOBODY
 
-    async def add_partitions(self, transactional_id: str, producer: ProducerIdentity, partitions: Iterable[TopicPartition]) -> ErrorCode:
+    async def add_partitions(
+        self, transactional_id: str, producer: ProducerIdentity, partitions: Iterable[TopicPartition], *, connection_id: int
+    ) -> ErrorCode:
+        """connection_id: grows from connection to connection of this broker. Raises LateRequest."""
         added = frozenset(partitions)
-        return await self._submit(transactional_id, lambda transaction: transaction.add_partitions(producer, added, self._now_ms()))
 
-    async def end(self, transactional_id: str, producer: ProducerIdentity, *, committed: bool) -> ErrorCode:
-        """Decided for good when it returns NONE; the markers are on their way then."""
-        return await self._submit(
-            transactional_id, lambda transaction: transaction.end(producer, committed=committed, now_ms=self._now_ms())
-        )
+        def step(transaction: Transaction) -> Outcome:
+            self._requests.admit(transactional_id, producer.producer_id, producer.producer_epoch, connection_id)
+            return transaction.add_partitions(producer, added, self._now_ms())
+
+        return await self._submit(transactional_id, step)
+
+    async def end(self, transactional_id: str, producer: ProducerIdentity, *, committed: bool, connection_id: int) -> ErrorCode:
+        """Decided for good when it returns NONE; the markers are on their way then. Raises LateRequest, as `add_partitions`."""
+
+        def step(transaction: Transaction) -> Outcome:
+            self._requests.admit(transactional_id, producer.producer_id, producer.producer_epoch, connection_id)
+            return transaction.end(producer, committed=committed, now_ms=self._now_ms())
+
+        return await self._submit(transactional_id, step)
 
     async def describe(self, transactional_id: str) -> TransactionMetadata | ErrorCode:
         await self._led.ready(transactional_id)
@@ -235,10 +252,11 @@ class TransactionCoordinator:
         metadata = persist.metadata
         is_dead = metadata.state is TransactionState.DEAD
         record = (encode_key(metadata.transactional_id), None if is_dead else encode_value(metadata))
+        serial = self._log.end_offset(state.index)
 
         def done(code: ErrorCode) -> None:
             if code is ErrorCode.NONE:
-                self._run(state, transaction, transaction.persisted())
+                self._run(state, transaction, transaction.persisted(), serial)
             else:
                 transaction.not_persisted()
             if transaction.is_new or transaction.current.state is TransactionState.DEAD:
@@ -250,11 +268,11 @@ class TransactionCoordinator:
 
     # --- finishing what is decided --------------------------------------------------------------------------------------------------------
 
-    def _run(self, state: _Partition, transaction: Transaction, effect: WriteMarkers | None) -> None:
+    def _run(self, state: _Partition, transaction: Transaction, effect: WriteMarkers | None, serial: int) -> None:
         if effect is None or self._led.get(state.index) is not state:
             return
         metadata = effect.metadata
-        marker = Marker(metadata.producer_id, metadata.producer_epoch, effect.is_commit, state.epoch)
+        marker = Marker(metadata.producer_id, metadata.producer_epoch, effect.is_commit, state.epoch, serial)
         self._markers.send(state.index, marker, metadata.partitions, lambda: self._complete(state, transaction))
 
     def _complete(self, state: _Partition, transaction: Transaction) -> None:

@@ -3,7 +3,7 @@
 One request at a time goes to each broker, with everything that waits for it: under load many transactions share a request. What fails goes
 round again after a pause that doubles, routed anew. Invariants: a transaction is reported done once, when every partition has its marker or
 no longer exists; nothing is sent for transactions of a partition of `__transaction_state` that this broker has lost.
-Repeating a marker is harmless: the leader checks epochs, and a transaction that has ended is not ended again.
+Repeating a marker is harmless, also when a copy is late: the leader checks epochs and serials, and ends a transaction once.
 Limits: MARKERS_PER_REQUEST_MAX partitions in a request, one request per broker, REQUEST_TIMEOUT_S for its answer.
 Must not: know how requests travel (`Write`), or write the state of a transaction.
 Source: Kafka TransactionMarkerChannelManager, TransactionMarkerRequestCompletionHandler.

@@ -118,6 +118,7 @@ def _request(wanted: Mapping[Marker, Sequence[TopicPartition]]) -> write_txn_mar
             marker.committed,
             [write_txn_markers.WritableTxnMarkerTopic(name, indexes) for name, indexes in group_by_topic(partitions).items()],
             marker.coordinator_epoch,
+            marker.serial,
         )
         for marker, partitions in wanted.items()
     ]

@@ -57,6 +57,9 @@ _KINDS: Final = {
     "uuid": Kind.UUID,
 }
 _TIMES: Final = frozenset({"timedelta_i32", "timedelta_i64", "datetime_i64"})
+OWN_TAGS_FROM: Final = 10_000
+"""Kafka numbers tagged fields from 0 on. Tags of our own begin here; brokers and tools that do not know them skip them."""
+
 _ZERO: Final = {
     Kind.BOOL: "False",
     Kind.STRING: '""',
@@ -97,6 +100,14 @@ class Struct:
     fields: tuple[Field, ...]
 
 
+_OWN_FIELDS: Final = {
+    ("WriteTxnMarkers", "WritableTxnMarker"): Field(
+        "serial", "serial", Kind.INT64, "", is_array=False, tag=OWN_TAGS_FROM, default="-1", first=1, last=1, null_from=None
+    ),
+}
+"""By API and struct of its request: a tagged field that Kafka's schema does not have."""
+
+
 def load_message(api: ApiSpec, direction: str) -> list[Struct]:
     """The structs of one message ("request" or "response"), each after the ones it holds; the message itself is last."""
     versions: dict[str, dict[int, list[Field]]] = {}  # struct name -> version -> fields
@@ -105,7 +116,7 @@ def load_message(api: ApiSpec, direction: str) -> list[Struct]:
             if getattr(value, "__flexible__", None) is not api.is_flexible(version):
                 raise UnsupportedSchema(f"{api.name} v{version}: the table of APIs is wrong about flexible versions")
             versions.setdefault(name, {})[version] = [_field(field, version) for field in dataclasses.fields(value)]
-    structs = [_renamed(api, direction, _merge(name, found)) for name, found in versions.items()]
+    structs = [_renamed(api, direction, _extended(api, direction, _merge(name, found))) for name, found in versions.items()]
     return _dependencies_first(structs, root=api.name + direction.capitalize())
 
 
@@ -115,6 +126,11 @@ def class_name(api: ApiSpec, direction: str, kio_name: str) -> str:
         kio_name in _classes(api, "request", version) for version in range(api.served_min, api.max + 1)
     )
     return f"Response{kio_name}" if is_taken else kio_name
+
+
+def _extended(api: ApiSpec, direction: str, struct: Struct) -> Struct:
+    own = _OWN_FIELDS.get((api.name, struct.name)) if direction == "request" else None
+    return struct if own is None else dataclasses.replace(struct, fields=(*struct.fields, own))
 
 
 def _renamed(api: ApiSpec, direction: str, struct: Struct) -> Struct:

@@ -1,6 +1,7 @@
-"""Control batches: the markers that end transactions, byte for byte as Kafka writes them.
+"""Control batches: the markers that end transactions. Key and value are byte for byte as Kafka writes them.
 
-Invariant: a marker is one record in a batch of its own, transactional and control, without a sequence; it takes one offset.
+Invariant: a marker is one record in a batch of its own, transactional and control, without a sequence; it takes one offset. The serial of
+its transaction is a record header, which Kafka's clients and tools skip.
 Must not: decide whether a marker may be written (`broker.partition` does).
 Source: Kafka `ControlRecordType`, `EndTransactionMarker`; KIP-98.
 """
@@ -9,7 +10,7 @@ import struct
 from typing import Final, NamedTuple
 
 from stream.batch.header import CONTROL_MASK, TRANSACTIONAL_MASK, Buffer
-from stream.batch.records import Record, decode_records, encode_batch
+from stream.batch.records import Header, Record, decode_records, encode_batch
 from stream.errors import BatchCorrupt
 
 _VERSION: Final = 0
@@ -17,6 +18,10 @@ _ABORT: Final = 0
 _COMMIT: Final = 1
 _KEY: Final = struct.Struct(">hh")
 _VALUE: Final = struct.Struct(">hi")
+_SERIAL_HEADER: Final = "serial"
+_SERIAL: Final = struct.Struct(">q")
+
+NO_SERIAL: Final = -1
 
 
 class Marker(NamedTuple):
@@ -26,13 +31,16 @@ class Marker(NamedTuple):
     producer_epoch: int
     committed: bool
     coordinator_epoch: int
+    serial: int = NO_SERIAL
+    """Of the transaction. It grows with each transaction of the producer within one coordinator epoch. NO_SERIAL: the sender gave none."""
 
 
 def encode_marker(marker: Marker, now_ms: int, *, base_offset: int = 0, leader_epoch: int = -1) -> bytearray:
     key = _KEY.pack(_VERSION, _COMMIT if marker.committed else _ABORT)
     value = _VALUE.pack(_VERSION, marker.coordinator_epoch)
+    headers = () if marker.serial <= NO_SERIAL else ((_SERIAL_HEADER, _SERIAL.pack(marker.serial)),)
     return encode_batch(
-        [Record(base_offset, now_ms, key, value, ())],
+        [Record(base_offset, now_ms, key, value, headers)],
         base_offset=base_offset,
         leader_epoch=leader_epoch,
         producer_id=marker.producer_id,
@@ -47,8 +55,18 @@ def decode_marker(batch: Buffer, producer_id: int, producer_epoch: int) -> Marke
         (record,) = decode_records(batch)
         _, kind = _KEY.unpack(record.key or b"")
         _, coordinator_epoch = _VALUE.unpack((record.value or b"")[: _VALUE.size])
+        serial = _serial(record.headers)
     except (ValueError, struct.error) as error:
         raise BatchCorrupt(f"a control batch of producer {producer_id} holds no marker: {error}") from None
     if kind not in {_ABORT, _COMMIT}:
         raise BatchCorrupt(f"a control batch of producer {producer_id} has type {kind}")
-    return Marker(producer_id, producer_epoch, kind == _COMMIT, coordinator_epoch)
+    return Marker(producer_id, producer_epoch, kind == _COMMIT, coordinator_epoch, serial)
+
+
+def _serial(headers: tuple[Header, ...]) -> int:
+    """Raises struct.error for a value of another size."""
+    for key, value in headers:
+        if key == _SERIAL_HEADER:
+            (serial,) = _SERIAL.unpack(value or b"")
+            return int(serial)
+    return NO_SERIAL

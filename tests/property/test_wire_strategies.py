@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from kio.schema.errors import ErrorCode as KioErrorCode
 
 from broker.wire.apis import APIS, ApiSpec
-from broker.wire.kio_schema import Field, Kind, Struct, class_name, load_message
+from broker.wire.kio_schema import OWN_TAGS_FROM, Field, Kind, Struct, class_name, load_message
 
 _INTS = {Kind.INT8: 8, Kind.INT16: 16, Kind.INT32: 32, Kind.INT64: 64}
 _TEXT = st.text(st.characters(codec="utf-8"), max_size=20) | st.just("x" * 200)
@@ -35,13 +35,13 @@ def root_name(api: ApiSpec, direction: str) -> str:
 
 @functools.cache
 def messages(api: ApiSpec, direction: str, version: int) -> st.SearchStrategy[Any]:
-    """Our messages as a peer of that version could have sent them: fields it does not have keep their default."""
+    """Our messages as a peer of that version could have sent them: fields that it does not know keep their default."""
     return _struct(api, direction, version, root_name(api, direction))
 
 
 def _struct(api: ApiSpec, direction: str, version: int, name: str) -> st.SearchStrategy[Any]:
     fields = structs_of(api, direction)[name].fields
-    present = [field for field in fields if field.first <= version <= field.last]
+    present = [field for field in fields if field.first <= version <= field.last and (field.tag or 0) < OWN_TAGS_FROM]
     values = {field.name: _field(api, direction, version, field) for field in present}
     return st.builds(getattr(module_of(api), name), **values)
 

@@ -26,6 +26,9 @@ class MemoryLog:
     def leader_epoch(self, partition: int) -> int:
         return self.epoch
 
+    def end_offset(self, partition: int) -> int:
+        return len(self.durable.get(partition, ())) + sum(held[0] == partition for held in self.held)
+
     def append(self, partition: int, records: Sequence[KeyValue], done: Done, *, producer: TransactionalProducer | None = None) -> None:
         self._append(partition, LogBatch(records, -1 if producer is None else producer.producer_id), done)
 

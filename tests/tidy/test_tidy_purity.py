@@ -96,6 +96,7 @@ CORES = (
     "deploy/config/docs.py",
     "deploy/config/schema.py",
     "broker/connection.py",
+    "broker/connection_order.py",
     "broker/config.py",
     "broker/departed.py",
     "broker/load_meter.py",

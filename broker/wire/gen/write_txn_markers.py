@@ -50,15 +50,23 @@ class WritableTxnMarker(Struct, gc=False):
     transaction_result: bool = False
     topics: Sequence[WritableTxnMarkerTopic] = []
     coordinator_epoch: int = 0
+    serial: int = -1
 
 
 def _read_WritableTxnMarker(r: Reader, v: int, f: bool) -> WritableTxnMarker:
     producer_id, producer_epoch, transaction_result = r.unpack(_layout_qho)
     topics = [_read_WritableTxnMarkerTopic(r, v, f) for _ in range(r.count(f, 3))]
     coordinator_epoch = r.i32()
+    serial = -1
     if f:
-        r.skip_tags()
-    return WritableTxnMarker(producer_id, producer_epoch, transaction_result, topics, coordinator_epoch)
+        for _ in range(r.tag_count()):
+            tag, stop = r.tag()
+            if tag == 10000:
+                serial = r.i64()
+            else:
+                r.pos = stop
+            r.end_tag(stop)
+    return WritableTxnMarker(producer_id, producer_epoch, transaction_result, topics, coordinator_epoch, serial)
 
 
 def _write_WritableTxnMarker(w: Writer, m: WritableTxnMarker, v: int, f: bool) -> None:
@@ -68,7 +76,15 @@ def _write_WritableTxnMarker(w: Writer, m: WritableTxnMarker, v: int, f: bool) -
         _write_WritableTxnMarkerTopic(w, x, v, f)
     w += _pack_i(m.coordinator_epoch)
     if f:
-        w.append(0)
+        n = 0
+        tags = Writer()
+        if m.serial != -1:
+            b = Writer()
+            b += _pack_q(m.serial)
+            tags.tagged(10000, b)
+            n += 1
+        w.uvarint(n)
+        w += tags
 
 
 class WriteTxnMarkersRequest(Struct, gc=False):

@@ -8,6 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from support.coordinator_log import MemoryLog
 
+from broker.connection_order import LateRequest
 from broker.coordinated import partition_for
 from broker.transactions.coordinator import TransactionCoordinator
 from broker.transactions.markers import MarkerSender, Target
@@ -26,6 +27,7 @@ class Leaders:
     def __init__(self) -> None:
         self.written: list[tuple[TopicPartition, int, bool, int]] = []
         """(partition, producer epoch, committed, coordinator epoch)"""
+        self.serials: list[int] = []
         self.answers: dict[TopicPartition, list[ErrorCode]] = {}
         self.leaders: dict[TopicPartition, NodeId | None] = {T0: NodeId(0), T1: NodeId(1)}
         self.broken_count = 0
@@ -44,6 +46,7 @@ class Leaders:
             assert self.leaders[target.partition] == node_id
             marker = target.marker
             self.written.append((target.partition, marker.producer_epoch, marker.committed, marker.coordinator_epoch))
+            self.serials.append(marker.serial)
         return {target: self._answer(target.partition) for target in targets}
 
     def _answer(self, partition: TopicPartition) -> ErrorCode:
@@ -86,7 +89,7 @@ class World:
     async def begun(self, *partitions: TopicPartition, timeout_ms: int = 60_000) -> ProducerIdentity:
         code, producer = await self.coordinator.init_producer_id("tid", timeout_ms, None)
         assert code is ErrorCode.NONE
-        assert await self.coordinator.add_partitions("tid", producer, partitions) is ErrorCode.NONE
+        assert await self.coordinator.add_partitions("tid", producer, partitions, connection_id=1) is ErrorCode.NONE
         return producer
 
     async def until_state(self, state: TransactionState) -> TransactionMetadata:
@@ -110,7 +113,7 @@ async def _held(log: MemoryLog, request: Callable[[], "asyncio.Task[ErrorCode]"]
 async def test_commit_is_answered_when_it_is_decided_and_every_partition_is_told() -> None:
     world = World()
     producer = await world.begun(T0, T1)
-    task = await _held(world.log, lambda: asyncio.create_task(world.coordinator.end("tid", producer, committed=True)))
+    task = await _held(world.log, lambda: asyncio.create_task(world.coordinator.end("tid", producer, committed=True, connection_id=1)))
     assert not task.done()
     assert world.leaders.written == [], "nobody is told before it is durable"
     world.log.hold = False
@@ -118,8 +121,8 @@ async def test_commit_is_answered_when_it_is_decided_and_every_partition_is_told
     assert await task is ErrorCode.NONE
     await world.until_state(TransactionState.COMPLETE_COMMIT)
     assert sorted(world.leaders.written) == [(T0, 0, True, 1), (T1, 0, True, 1)]
-    assert await world.coordinator.end("tid", producer, committed=True) is ErrorCode.NONE
-    assert await world.coordinator.end("tid", producer, committed=False) is ErrorCode.INVALID_TXN_STATE
+    assert await world.coordinator.end("tid", producer, committed=True, connection_id=1) is ErrorCode.NONE
+    assert await world.coordinator.end("tid", producer, committed=False, connection_id=1) is ErrorCode.INVALID_TXN_STATE
     world.coordinator.close()
 
 
@@ -128,7 +131,7 @@ async def test_next_coordinator_finishes_what_was_decided(committed: bool) -> No
     world = World()
     producer = await world.begun(T0, T1)
     world.leaders.stalled.clear()
-    assert await world.coordinator.end("tid", producer, committed=committed) is ErrorCode.NONE
+    assert await world.coordinator.end("tid", producer, committed=committed, connection_id=1) is ErrorCode.NONE
     world.restart()
     world.leaders.stalled.set()
     await world.until_state(TransactionState.COMPLETE_COMMIT if committed else TransactionState.COMPLETE_ABORT)
@@ -140,26 +143,26 @@ async def test_a_coordinator_that_lost_touch_confirms_nothing() -> None:
     """It was paused: the commit that it remembers may be of the transaction before."""
     world = World()
     producer = await world.begun(T0)
-    assert await world.coordinator.end("tid", producer, committed=True) is ErrorCode.NONE
+    assert await world.coordinator.end("tid", producer, committed=True, connection_id=1) is ErrorCode.NONE
     await world.until_state(TransactionState.COMPLETE_COMMIT)
     world.log.can_write = False
-    assert await world.coordinator.end("tid", producer, committed=True) is ErrorCode.NOT_COORDINATOR
-    assert await world.coordinator.add_partitions("tid", producer, [T0]) is ErrorCode.NOT_COORDINATOR
+    assert await world.coordinator.end("tid", producer, committed=True, connection_id=1) is ErrorCode.NOT_COORDINATOR
+    assert await world.coordinator.add_partitions("tid", producer, [T0], connection_id=1) is ErrorCode.NOT_COORDINATOR
     world.log.can_write = True
-    assert await world.coordinator.end("tid", producer, committed=True) is ErrorCode.NONE
+    assert await world.coordinator.end("tid", producer, committed=True, connection_id=1) is ErrorCode.NONE
     world.coordinator.close()
 
 
 async def test_what_was_not_durable_did_not_happen() -> None:
     world = World()
     producer = await world.begun(T0)
-    task = await _held(world.log, lambda: asyncio.create_task(world.coordinator.end("tid", producer, committed=True)))
+    task = await _held(world.log, lambda: asyncio.create_task(world.coordinator.end("tid", producer, committed=True, connection_id=1)))
     world.restart()
     task.cancel()
     world.log.hold = False
     found = await world.until_state(TransactionState.ONGOING)
     assert found.partitions == frozenset({T0})
-    assert await world.coordinator.end("tid", producer, committed=False) is ErrorCode.NONE
+    assert await world.coordinator.end("tid", producer, committed=False, connection_id=1) is ErrorCode.NONE
     await world.until_state(TransactionState.COMPLETE_ABORT)
     assert world.leaders.written == [(T0, 0, False, 2)]
     world.coordinator.close()
@@ -171,7 +174,7 @@ async def test_markers_are_tried_again_and_partitions_that_are_gone_need_none() 
     world.leaders.broken_count = 2
     world.leaders.answers = {T0: [ErrorCode.NOT_LEADER_OR_FOLLOWER, ErrorCode.REQUEST_TIMED_OUT], T1: [ErrorCode.INVALID_PRODUCER_EPOCH]}
     world.leaders.leaders[T1] = None
-    assert await world.coordinator.end("tid", producer, committed=True) is ErrorCode.NONE
+    assert await world.coordinator.end("tid", producer, committed=True, connection_id=1) is ErrorCode.NONE
     while world.leaders.answers[T0]:  # noqa: ASYNC110 - bounded by the test's own timeout
         await asyncio.sleep(0.001)
     world.leaders.leaders[T1] = NodeId(0)
@@ -184,7 +187,7 @@ async def test_a_fenced_coordinator_leaves_the_rest_to_the_next() -> None:
     world = World()
     producer = await world.begun(T0, T1)
     world.leaders.answers = {T0: [ErrorCode.TRANSACTION_COORDINATOR_FENCED], T1: [ErrorCode.NOT_LEADER_OR_FOLLOWER] * 3}
-    assert await world.coordinator.end("tid", producer, committed=True) is ErrorCode.NONE
+    assert await world.coordinator.end("tid", producer, committed=True, connection_id=1) is ErrorCode.NONE
     while world.leaders.answers[T0]:  # noqa: ASYNC110
         await asyncio.sleep(0.001)
     found = await world.coordinator.describe("tid")
@@ -195,13 +198,94 @@ async def test_a_fenced_coordinator_leaves_the_rest_to_the_next() -> None:
     world.coordinator.close()
 
 
+async def test_serials_grow_from_transaction_to_transaction_whatever_the_clock_does() -> None:
+    world = World()
+    producer = await world.begun(T0)
+    for number in range(4):
+        assert await world.coordinator.add_partitions("tid", producer, [T0], connection_id=1) is ErrorCode.NONE
+        assert await world.coordinator.end("tid", producer, committed=number % 2 == 0, connection_id=1) is ErrorCode.NONE
+        await world.until_state(TransactionState.COMPLETE_ABORT if number % 2 else TransactionState.COMPLETE_COMMIT)
+        world.now_ms -= 3_600_000
+        if number == 1:
+            world.restart()
+    assert world.leaders.serials == sorted(set(world.leaders.serials))
+    assert min(world.leaders.serials) >= 0
+
+
+async def test_copies_of_a_marker_have_one_serial_and_the_next_coordinator_a_higher_one() -> None:
+    world = World()
+    producer = await world.begun(T0)
+    world.leaders.broken_count = 1
+    world.leaders.answers[T0] = [ErrorCode.NOT_LEADER_OR_FOLLOWER, ErrorCode.NOT_LEADER_OR_FOLLOWER]
+    assert await world.coordinator.end("tid", producer, committed=True, connection_id=1) is ErrorCode.NONE
+    while len(world.leaders.serials) < 2:  # noqa: ASYNC110 - the answers of `Leaders` set no event
+        await asyncio.sleep(0.001)
+    first = set(world.leaders.serials)
+    assert len(first) == 1
+    world.leaders.answers[T0] = [ErrorCode.NOT_LEADER_OR_FOLLOWER]
+    world.restart()
+    world.leaders.answers[T0] = []
+    await world.until_state(TransactionState.COMPLETE_COMMIT)
+    assert world.leaders.serials[-1] > first.pop()
+
+
+async def test_a_late_end_does_not_decide_the_next_transaction() -> None:
+    world = World()
+    producer = await world.begun(T0)
+    assert await world.coordinator.end("tid", producer, committed=True, connection_id=1) is ErrorCode.NONE
+    await world.until_state(TransactionState.COMPLETE_COMMIT)
+    assert await world.coordinator.add_partitions("tid", producer, [T0], connection_id=2) is ErrorCode.NONE
+    for request in (
+        world.coordinator.end("tid", producer, committed=True, connection_id=1),
+        world.coordinator.add_partitions("tid", producer, [T1], connection_id=1),
+    ):
+        with pytest.raises(LateRequest):
+            await request
+    assert (await world.until_state(TransactionState.ONGOING)).partitions == {T0}
+    assert await world.coordinator.end("tid", producer, committed=False, connection_id=3) is ErrorCode.NONE
+    await world.until_state(TransactionState.COMPLETE_ABORT)
+
+
+async def test_a_late_end_that_waited_for_the_transaction_before_is_late_all_the_same() -> None:
+    world = World()
+    producer = await world.begun(T0)
+    task = await _held(world.log, lambda: asyncio.create_task(world.coordinator.add_partitions("tid", producer, [T1], connection_id=1)))
+    late = asyncio.create_task(world.coordinator.end("tid", producer, committed=True, connection_id=1))
+    await asyncio.sleep(0)
+    again = asyncio.create_task(world.coordinator.add_partitions("tid", producer, [T1], connection_id=2))
+    await asyncio.sleep(0)
+    world.log.hold = False
+    world.log.release()
+    assert await task is ErrorCode.NONE
+    assert await again is ErrorCode.NONE
+    with pytest.raises(LateRequest):
+        await late
+
+
 async def test_a_new_producer_waits_for_the_abort_of_the_old_one() -> None:
     world = World()
     old = await world.begun(T0)
     code, new = await world.coordinator.init_producer_id("tid", 60_000, None)
     assert (code, new) == (ErrorCode.NONE, ProducerIdentity(old.producer_id, 2)), "not CONCURRENT_TRANSACTIONS, for it is soon over"
     assert world.leaders.written == [(T0, 1, False, 1)]
-    assert await world.coordinator.end("tid", old, committed=True) is ErrorCode.PRODUCER_FENCED
+    assert await world.coordinator.end("tid", old, committed=True, connection_id=1) is ErrorCode.PRODUCER_FENCED
+    world.coordinator.close()
+
+
+@pytest.mark.parametrize("off_ms", [3_600_000, -3_600_000])
+async def test_the_next_coordinators_clock_may_be_an_hour_off(off_ms: int) -> None:
+    """An open transaction has its whole timeout from when the coordinator loaded it, not more and not less."""
+    world = World()
+    await world.begun(T0, timeout_ms=5_000)
+    world.now_ms += 4_000 + off_ms
+    world.restart()
+    await world.until_state(TransactionState.ONGOING)
+    world.now_ms += 5_000
+    world.coordinator.tick()
+    assert world.log.held == [], "nothing is on its way to the log"
+    world.now_ms += 1
+    world.coordinator.tick()
+    await world.until_state(TransactionState.COMPLETE_ABORT)
     world.coordinator.close()
 
 
@@ -215,7 +299,7 @@ async def test_timeout_aborts_also_at_the_next_coordinator() -> None:
     world.coordinator.tick()
     found = await world.until_state(TransactionState.COMPLETE_ABORT)
     assert found.producer_epoch == producer.producer_epoch + 1
-    assert await world.coordinator.end("tid", producer, committed=True) is ErrorCode.PRODUCER_FENCED
+    assert await world.coordinator.end("tid", producer, committed=True, connection_id=1) is ErrorCode.PRODUCER_FENCED
     world.now_ms += LIMITS.id_expiration_ms + 1
     world.coordinator.tick()
     while world.coordinator.listed():  # noqa: ASYNC110
@@ -231,7 +315,9 @@ async def test_limits_and_refusals() -> None:
     assert (await init("", 1_000, None))[0] is ErrorCode.INVALID_REQUEST
     assert (await init("tid", 0, None))[0] is ErrorCode.INVALID_TRANSACTION_TIMEOUT
     assert (await init("tid", LIMITS.timeout_max_ms + 1, None))[0] is ErrorCode.INVALID_TRANSACTION_TIMEOUT
-    assert await world.coordinator.end("tid", ProducerIdentity(1, 0), committed=True) is ErrorCode.INVALID_PRODUCER_ID_MAPPING
+    assert (
+        await world.coordinator.end("tid", ProducerIdentity(1, 0), committed=True, connection_id=1) is ErrorCode.INVALID_PRODUCER_ID_MAPPING
+    )
     same_partition = [name for name in map(str, range(20)) if partition_for(name, 2) == 0][:3]
     codes = [(await init(name, 1_000, None))[0] for name in same_partition]
     assert codes == [ErrorCode.NONE, ErrorCode.NONE, ErrorCode.COORDINATOR_NOT_AVAILABLE]

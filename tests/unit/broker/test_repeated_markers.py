@@ -1,0 +1,139 @@
+"""A late copy of a marker, at the leader of a partition: it ends nothing that began behind the transaction that it is of."""
+
+import asyncio
+
+import pytest
+from partition_world import NOW, World, transactional
+
+from broker.wire.error_codes import ErrorCode
+from stream.batch.control import Marker, decode_marker, encode_marker
+from stream.batch.header import CONTROL_MASK, TRANSACTIONAL_MASK
+from stream.batch.records import decode_records, encode_batch
+from stream.errors import BatchCorrupt
+
+
+@pytest.fixture
+async def world():
+    world = World()
+    world.brokers = [await world.broker(1)]
+    world.topic("t")
+    await world.brokers[0].opened("t")
+    yield world
+    await asyncio.gather(*(broker.close() for broker in world.brokers))
+
+
+@pytest.fixture
+async def one(world):
+    return world.brokers[0]
+
+
+async def first_transaction(broker, *, commit):
+    """It is over at offset 2, with serial 10."""
+    assert (await broker.produce("t", transactional(7, 0, b"first"))).error_code == 0
+    assert await broker.mark("t", 7, commit=commit, coordinator_epoch=3, serial=10) == ErrorCode.NONE
+
+
+@pytest.mark.parametrize("commit", [True, False])
+async def test_a_late_copy_does_not_end_the_next_transaction(one, commit):
+    await first_transaction(one, commit=commit)
+    await one.produce("t", transactional(7, 1, b"second"))
+    partition = await one.opened("t")
+    assert await one.mark("t", 7, commit=commit, coordinator_epoch=3, serial=10) == ErrorCode.NONE
+    assert partition.log.transactions.is_open(7)
+    assert partition.log_end_offset == 3, "the copy is not appended"
+    assert await one.mark("t", 7, commit=not commit, coordinator_epoch=3, serial=12) == ErrorCode.NONE
+    assert await one.committed("t") == [b"first" if commit else b"second"]
+
+
+async def test_a_copy_that_comes_before_the_next_transaction_writes_changes_nothing(one):
+    await first_transaction(one, commit=True)
+    assert await one.mark("t", 7, commit=True, coordinator_epoch=3, serial=10) == ErrorCode.NONE
+    await one.produce("t", transactional(7, 1, b"second"))
+    assert await one.mark("t", 7, commit=False, coordinator_epoch=3, serial=12) == ErrorCode.NONE
+    assert await one.committed("t") == [b"first"]
+
+
+async def test_a_marker_is_not_late_because_the_transaction_wrote_nothing_here(one):
+    await first_transaction(one, commit=True)
+    assert await one.mark("t", 7, commit=True, coordinator_epoch=3, serial=12) == ErrorCode.NONE
+    assert (await one.opened("t")).log_end_offset == 3
+    await one.produce("t", transactional(7, 1, b"third"))
+    assert await one.mark("t", 7, commit=True, coordinator_epoch=3, serial=12) == ErrorCode.NONE
+    assert (await one.opened("t")).log.transactions.is_open(7)
+
+
+async def test_serials_count_within_one_coordinator_epoch(one):
+    """A later coordinator ends with any serial what it finds; copies of the earlier one's markers are refused behind it."""
+    await first_transaction(one, commit=True)
+    await one.produce("t", transactional(7, 1, b"second"))
+    assert await one.mark("t", 7, commit=True, coordinator_epoch=4, serial=2) == ErrorCode.NONE
+    assert await one.committed("t") == [b"first", b"second"]
+    await one.produce("t", transactional(7, 2, b"third"))
+    assert await one.mark("t", 7, commit=True, coordinator_epoch=3, serial=11) == ErrorCode.TRANSACTION_COORDINATOR_FENCED
+    assert await one.mark("t", 7, commit=True, coordinator_epoch=4, serial=2) == ErrorCode.NONE
+    assert await one.mark("t", 7, commit=False, coordinator_epoch=4, serial=5) == ErrorCode.NONE
+    assert await one.committed("t") == [b"first", b"second"]
+
+
+async def test_markers_without_a_serial_end_what_is_open(one):
+    """Kafka's own tools abort hanging transactions with them."""
+    await first_transaction(one, commit=True)
+    await one.produce("t", transactional(7, 1, b"hangs"))
+    assert await one.mark("t", 7, commit=False, coordinator_epoch=3) == ErrorCode.NONE
+    await one.produce("t", transactional(7, 2, b"second"))
+    assert await one.mark("t", 7, commit=True, coordinator_epoch=3, serial=10) == ErrorCode.NONE
+    assert (await one.opened("t")).log.transactions.is_open(7), "the serial of the first transaction is still known"
+
+
+@pytest.mark.parametrize("way", ["move", "crash", "checkpoint and crash"])
+async def test_the_next_leader_knows_a_late_copy(world, one, way):
+    await first_transaction(one, commit=True)
+    await one.produce("t", transactional(7, 1, b"second"))
+    two = await world.broker(2)
+    world.brokers = [two]
+    if way == "move":
+        world.lead("t", two)
+        await two.opened("t")
+        await one.close()
+    else:
+        if way != "crash":
+            await one.partitions._life.checkpoint(list(one.partitions))
+            await one.storage.flush()
+        await one.crash()
+        await world.fail_over(one, two)
+    partition = await two.opened("t")
+    assert await two.mark("t", 7, commit=True, coordinator_epoch=3, serial=10) == ErrorCode.NONE
+    assert partition.log.transactions.is_open(7)
+    assert await two.mark("t", 7, commit=False, coordinator_epoch=3, serial=12) == ErrorCode.NONE
+    assert await two.committed("t") == [b"first"]
+
+
+async def test_a_copy_is_answered_when_what_it_repeats_is_durable(one):
+    await one.produce("t", transactional(7, 0, b"first"))
+    one.storage.stop_acknowledging()
+    markings = [asyncio.ensure_future(one.mark("t", 7, commit=True, coordinator_epoch=3, serial=10)) for _ in range(2)]
+    partition = await one.opened("t")
+    while partition.log_end_offset < 2:  # noqa: ASYNC110 - an append sets no event
+        await asyncio.sleep(0)
+    assert not any(marking.done() for marking in markings)
+    one.storage.resume_acknowledging()
+    assert await asyncio.gather(*markings) == [ErrorCode.NONE, ErrorCode.NONE]
+    assert partition.log_end_offset == 2
+
+
+def test_the_serial_is_a_header_that_kafkas_tools_skip():
+    marker = Marker(7, 2, True, 5, 1 << 40)
+    batch = encode_marker(marker, NOW)
+    (record,) = decode_records(batch)
+    assert (record.key, record.value) == (b"\0\0\0\1", b"\0\0\0\0\0\5"), "as without it"
+    assert record.headers == (("serial", (1 << 40).to_bytes(8, "big")),)
+    assert decode_marker(batch, 7, 2) == marker
+
+
+def test_a_serial_of_another_size_is_corrupt():
+    good = encode_marker(Marker(7, 2, True, 5, 1), NOW)
+    (record,) = decode_records(good)
+
+    bad = encode_batch([record._replace(headers=(("serial", b"\1"),))], attributes=TRANSACTIONAL_MASK | CONTROL_MASK)
+    with pytest.raises(BatchCorrupt, match="holds no marker"):
+        decode_marker(bad, 7, 2)
