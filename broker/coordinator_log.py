@@ -1,4 +1,5 @@
-"""An internal compacted topic as its coordinator sees it: led partition by partition, appended to like any other, read once when it opens.
+"""An internal compacted topic as its coordinator sees it: led partition by partition, appended to like any other, read once when it opens,
+and trimmed when what lies before an offset counts no more.
 
 Appends take the same way as a client's produce (`AppendGroup`): same checks, same bulk, durable in the order of the calls. Reading gives
 batch by batch what is durable, with what a transaction of a producer has to do with it: `__consumer_offsets` holds such batches.
@@ -8,7 +9,7 @@ Source: Kafka's CoordinatorRuntime, PartitionWriter.
 
 from collections.abc import AsyncIterator, Callable, Sequence
 from dataclasses import dataclass
-from typing import Final, Protocol, TypeAlias
+from typing import Final, NamedTuple, Protocol, TypeAlias
 
 from broker.partition.append import AppendGroup
 from broker.partition.log import check_advanced
@@ -21,7 +22,7 @@ from stream.batch.records import Record, decode_records, encode_batch
 from stream.ids import Offset
 
 READ_BYTES: Final = 1 << 20
-"""One read while loading: about 10,000 records, a few milliseconds of decoding between two turns of the loop."""
+"""One read while loading: about 10,000 records. `Coordinated.read` gives others a turn in between."""
 
 KeyValue: TypeAlias = tuple[bytes, bytes | None]
 Done: TypeAlias = Callable[[ErrorCode], None]
@@ -42,6 +43,16 @@ class LogBatch:
     """Whose transaction the records belong to, or which the marker ends; -1: none."""
     committed: bool | None = None
     """Of a marker: how the transaction ended. It has no records."""
+
+
+class LogBounds(NamedTuple):
+    """Offsets of one partition, now."""
+
+    start: int
+    stable: int
+    """Below it everything is durable, and every transaction has ended."""
+    end: int
+    """Of what is durable."""
 
 
 class CoordinatorLog(Protocol):
@@ -75,6 +86,14 @@ class CoordinatorLog(Protocol):
 
     def read(self, partition: int) -> AsyncIterator[LogBatch]:
         """Everything durable, from the start, batch by batch."""
+        ...
+
+    def bounds(self, partition: int) -> LogBounds:
+        """Raises NotLed."""
+        ...
+
+    async def trim(self, partition: int, start: int) -> None:
+        """Let the log begin at `start`, which is at most `LogBounds.stable`. Raises NotLed, and errors of storage and controller."""
         ...
 
 
@@ -137,9 +156,7 @@ class TopicLog:
 
         Raises NotLed, LogInconsistent, and what `Partition.read` raises.
         """
-        led = self._node.partitions.get(self._topic_name, partition)
-        if not isinstance(led, Partition):
-            raise NotLed(f"{self._topic_name}-{partition}: {led}")
+        led = self._led(partition)
         offset, end_offset = led.log_start_offset, led.high_watermark
         while offset < end_offset:
             before = offset
@@ -149,6 +166,19 @@ class TopicLog:
                     offset = Offset(header.next_offset)
                     yield _decode(data[at : at + header.size_bytes], header)
             check_advanced(led.log.data.stream_id, before, offset, end_offset)
+
+    def bounds(self, partition: int) -> LogBounds:
+        led = self._led(partition)
+        return LogBounds(led.log_start_offset, led.last_stable_offset, led.high_watermark)
+
+    async def trim(self, partition: int, start: int) -> None:
+        await self._node.partitions.trim(self._led(partition), Offset(start))
+
+    def _led(self, partition: int) -> Partition:
+        led = self._node.partitions.get(self._topic_name, partition)
+        if not isinstance(led, Partition):
+            raise NotLed(f"{self._topic_name}-{partition}: {led}")
+        return led
 
 
 def _decode(batch: memoryview, header: BatchHeader) -> LogBatch:

@@ -9,15 +9,16 @@ Source: Kafka GroupCoordinator, GroupMetadataManager; KIP-447.
 """
 
 import asyncio
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
 from typing import TypeVar
 
 import structlog
 
 from broker.connection_order import ConnectionOrder
-from broker.coordinated import Coordinated
-from broker.coordinator_log import CoordinatorLog, KeyValue, LogBatch, TransactionalProducer
+from broker.coordinated import LOAD_SLICE_COUNT, Coordinated
+from broker.coordinator_compaction import CompactionLimits
+from broker.coordinator_log import CoordinatorLog, KeyValue, TransactionalProducer
 from broker.groups.classic import ClassicGroup
 from broker.groups.model import (
     CompleteJoin,
@@ -32,21 +33,19 @@ from broker.groups.model import (
     SyncResult,
     Token,
 )
-from broker.groups.offsets import GroupOffsets, PendingOffsets, TopicPartition
+from broker.groups.offsets import GroupOffsets, TopicPartition
 from broker.groups.records import (
     CommittedOffset,
     GroupKey,
     GroupSnapshot,
-    MalformedGroupRecord,
     OffsetKey,
     decode_group_value,
-    decode_key,
-    decode_offset_value,
     encode_group_key,
     encode_group_value,
     encode_offset_key,
     encode_offset_value,
 )
+from broker.groups.state import Group, LiveGroups, OffsetsPartition, complete_transaction, replay
 from broker.wire.error_codes import ErrorCode
 
 log = structlog.get_logger()
@@ -59,24 +58,6 @@ EXPIRY_INTERVAL_S = 600.0
 _TOO_LARGE = frozenset({ErrorCode.MESSAGE_TOO_LARGE, ErrorCode.RECORD_LIST_TOO_LARGE})
 
 Result = TypeVar("Result", JoinResult, SyncResult)
-
-
-@dataclass(slots=True)
-class _Group:
-    classic: ClassicGroup
-    partition: int
-    offsets: GroupOffsets = field(default_factory=GroupOffsets)
-    timer: asyncio.TimerHandle | None = None
-    emptied_ms: int = 0
-    """When the last member left; 0 for groups that never had one."""
-
-
-@dataclass(slots=True)
-class _OffsetsPartition:
-    partition: int
-    groups: dict[str, _Group] = field(default_factory=dict[str, _Group])
-    open_groups: dict[int, set[str]] = field(default_factory=dict[int, set[str]])
-    """By producer id: the groups in which its transaction has offsets."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -101,12 +82,12 @@ class GroupCoordinator:
         *,
         now_ms: Callable[[], int],
         new_member_id: Callable[[str], str],
+        compaction: CompactionLimits | None = None,
     ) -> None:
-        self._log = offsets_log
         self._limits = limits
         self._now_ms = now_ms
         self._new_member_id = new_member_id
-        self._led: Coordinated[_OffsetsPartition] = Coordinated(offsets_log, self._load, self._unload)
+        self._led: Coordinated[OffsetsPartition] = Coordinated(offsets_log, self._load, self._unload, LiveGroups, compaction)
         self._markers_while_loading: dict[int, list[tuple[int, bool]]] = {}
         """By partition: transactions that ended behind what the load reads."""
         self._joins: dict[Token, asyncio.Future[JoinResult]] = {}
@@ -129,7 +110,7 @@ class GroupCoordinator:
         self._led.closed(partition)
         self._markers_while_loading.pop(partition, None)
 
-    def _unload(self, state: _OffsetsPartition) -> None:
+    def _unload(self, state: OffsetsPartition) -> None:
         for group in state.groups.values():
             self._run(group, group.classic.unload())
 
@@ -143,31 +124,41 @@ class GroupCoordinator:
         """Wait a moment for a group that is on its way to this broker. Every request of a group begins with this."""
         await self._led.ready(group_id)
 
-    async def _load(self, partition: int) -> _OffsetsPartition:
-        state, malformed_count = _OffsetsPartition(partition), 0
-        snapshots: dict[str, GroupSnapshot] = {}
+    async def _load(self, partition: int) -> OffsetsPartition:
+        state, malformed_count = OffsetsPartition(partition), 0
+        records: dict[str, bytes] = {}
         offsets: dict[str, GroupOffsets] = {}
-        async for batch in self._log.read(partition):
-            malformed_count += _replay(batch, snapshots, offsets, state.open_groups)
-        for group_id in snapshots.keys() | {group_id for group_id, held in offsets.items() if len(held)}:
-            group = _Group(ClassicGroup(group_id, self._limits, self._new_member_id), partition, offsets.get(group_id) or GroupOffsets())
-            snapshot = snapshots.get(group_id)
-            if snapshot is not None:
-                group.classic.restore(
-                    generation=snapshot.generation,
-                    protocol_type=snapshot.protocol_type or None,
-                    protocol=snapshot.protocol,
-                    leader=snapshot.leader,
-                    members=snapshot.members,
-                    now_ms=self._now_ms(),
-                )
-                group.emptied_ms = snapshot.state_timestamp_ms
+        async for batch in self._led.read(partition):
+            malformed_count += replay(batch, records, offsets, state.open_groups)
+        held = [group_id for group_id, table in offsets.items() if group_id not in records and len(table)]
+        for count, group_id in enumerate([*records, *held], 1):
+            group = Group(ClassicGroup(group_id, self._limits, self._new_member_id), partition, offsets.get(group_id) or GroupOffsets())
+            group.record = records.get(group_id)
             state.groups[group_id] = group
-            self._arm(group)
+            if count % LOAD_SLICE_COUNT == 0:
+                await self._led.take_turn()
+        # From here on in one step: sessions begin when members can be heard, and markers are not missed.
+        for group_id in records:
+            self._restore(state.groups[group_id])
         for producer_id, committed in self._markers_while_loading.pop(partition, []):
-            _complete(state, producer_id, committed=committed)
+            complete_transaction(state, producer_id, committed=committed)
         log.info("groups_loaded", partition=partition, groups=len(state.groups), malformed=malformed_count)
         return state
+
+    def _restore(self, group: Group) -> None:
+        assert group.record is not None
+        snapshot = decode_group_value(group.record)
+        group.classic.restore(
+            generation=snapshot.generation,
+            protocol_type=snapshot.protocol_type or None,
+            protocol=snapshot.protocol,
+            leader=snapshot.leader,
+            members=snapshot.members,
+            now_ms=self._now_ms(),
+        )
+        group.emptied_ms = snapshot.state_timestamp_ms
+        if snapshot.members:
+            self._arm(group)
 
     # --- finding a group -------------------------------------------------------------------------------------------------------------
 
@@ -175,7 +166,7 @@ class GroupCoordinator:
         """Partition of `__consumer_offsets`; None while the topic does not exist."""
         return self._led.partition_of(group_id)
 
-    def _find(self, group_id: str, *, create: bool) -> _Group | ErrorCode:
+    def _find(self, group_id: str, *, create: bool) -> Group | ErrorCode:
         if group_id == "" and create:
             return ErrorCode.INVALID_GROUP_ID
         state = self._led.find(group_id)
@@ -188,7 +179,7 @@ class GroupCoordinator:
             return ErrorCode.GROUP_ID_NOT_FOUND
         if len(state.groups) >= GROUPS_MAX:
             return ErrorCode.COORDINATOR_NOT_AVAILABLE
-        state.groups[group_id] = _Group(ClassicGroup(group_id, self._limits, self._new_member_id), state.partition)
+        state.groups[group_id] = Group(ClassicGroup(group_id, self._limits, self._new_member_id), state.partition)
         return state.groups[group_id]
 
     # --- membership ------------------------------------------------------------------------------------------------------------------
@@ -280,7 +271,7 @@ class GroupCoordinator:
 
     def _admit(
         self, group_id: str, member: tuple[str, str | None, int], offset_count: int, *, create: bool, is_checked: bool = True
-    ) -> _Group | ErrorCode:
+    ) -> Group | ErrorCode:
         """May this member commit so many offsets?"""
         group = self._find(group_id, create=create)
         if isinstance(group, ErrorCode):
@@ -292,7 +283,7 @@ class GroupCoordinator:
         return group if error is ErrorCode.NONE else error
 
     async def _append_pending(
-        self, group: _Group, producer: TransactionalProducer, offsets: dict[TopicPartition, CommittedOffset]
+        self, group: Group, producer: TransactionalProducer, offsets: dict[TopicPartition, CommittedOffset]
     ) -> ErrorCode:
         state = self._led.get(group.partition)
         if state is None:
@@ -311,7 +302,7 @@ class GroupCoordinator:
         """The producer's marker is durable in this partition of `__consumer_offsets`: its pending offsets count now, or never will."""
         state = self._led.get(partition)
         if state is not None:
-            _complete(state, producer_id, committed=committed)
+            complete_transaction(state, producer_id, committed=committed)
         elif partition in self._markers_while_loading:
             self._markers_while_loading[partition].append((producer_id, committed))
 
@@ -342,7 +333,7 @@ class GroupCoordinator:
             if not future.done():
                 future.set_result(ErrorCode.INVALID_COMMIT_OFFSET_SIZE if error in _TOO_LARGE else error)
 
-        self._log.append(partition, records, done, producer=producer)
+        self._led.append(partition, records, done, producer=producer)
         return await future
 
     # --- looking and deleting ----------------------------------------------------------------------------------------------------------
@@ -385,7 +376,7 @@ class GroupCoordinator:
                 if not group.classic.members and not group.offsets.has_pending:
                     self._expire_group(group, oldest_ms)
 
-    def _expire_group(self, group: _Group, oldest_ms: int) -> None:
+    def _expire_group(self, group: Group, oldest_ms: int) -> None:
         committed = group.offsets.committed
         old = [key for key, value in committed.items() if max(value.commit_timestamp_ms, group.emptied_ms) <= oldest_ms]
         forgotten = len(old) == len(committed)
@@ -403,7 +394,7 @@ class GroupCoordinator:
             if forgotten and not len(group.offsets) and not group.classic.members and group.classic.next_deadline_ms() is None:
                 self._forget(group)
 
-        self._log.append(group.partition, records, done)
+        self._led.append(group.partition, records, done)
 
     # --- running the core's effects ------------------------------------------------------------------------------------------------------
 
@@ -413,7 +404,7 @@ class GroupCoordinator:
         waiting[self._next_token] = future
         return self._next_token, future
 
-    def _run(self, group: _Group, effects: Sequence[Effect]) -> None:
+    def _run(self, group: Group, effects: Sequence[Effect]) -> None:
         for effect in effects:
             match effect:
                 case CompleteJoin(token, result):
@@ -428,7 +419,7 @@ class GroupCoordinator:
                     self._persist(group, generation)
         self._arm(group)
 
-    def _persist(self, group: _Group, generation: int) -> None:
+    def _persist(self, group: Group, generation: int) -> None:
         classic = group.classic
         if classic.state is GroupState.EMPTY:
             group.emptied_ms = self._now_ms()
@@ -443,11 +434,13 @@ class GroupCoordinator:
         record: KeyValue = (encode_group_key(GroupKey(classic.group_id)), encode_group_value(snapshot))
 
         def done(error: ErrorCode) -> None:
+            if error is ErrorCode.NONE:
+                group.record = record[1]
             self._run(group, classic.assignment_persisted(generation, error, self._now_ms()))
 
-        self._log.append(group.partition, [record], done)
+        self._led.append(group.partition, [record], done)
 
-    def _forget(self, group: _Group) -> None:
+    def _forget(self, group: Group) -> None:
         if group.timer is not None:
             group.timer.cancel()
             group.timer = None
@@ -455,7 +448,7 @@ class GroupCoordinator:
         if state is not None and state.groups.get(group.classic.group_id) is group:
             del state.groups[group.classic.group_id]
 
-    def _arm(self, group: _Group) -> None:
+    def _arm(self, group: Group) -> None:
         """One timer per group, at the core's next deadline."""
         deadline_ms = group.classic.next_deadline_ms() if group.classic.state is not GroupState.DEAD else None
         if group.timer is not None:
@@ -465,7 +458,7 @@ class GroupCoordinator:
             delay_s = max(0, deadline_ms - self._now_ms()) / 1000
             group.timer = asyncio.get_running_loop().call_later(delay_s, self._tick, group)
 
-    def _tick(self, group: _Group) -> None:
+    def _tick(self, group: Group) -> None:
         group.timer = None
         self._run(group, group.classic.tick(self._now_ms()))
 
@@ -485,60 +478,7 @@ def _check_metadata(
     return dict.fromkeys(offsets, ErrorCode.OFFSET_METADATA_TOO_LARGE), accepted
 
 
-def _complete(state: _OffsetsPartition, producer_id: int, *, committed: bool) -> None:
-    tables = {group_id: state.groups[group_id].offsets for group_id in state.open_groups.get(producer_id, ()) if group_id in state.groups}
-    _end_transaction(state.open_groups, tables, producer_id, committed=committed)
-
-
-def _end_transaction(open_groups: dict[int, set[str]], tables: Mapping[str, GroupOffsets], producer_id: int, *, committed: bool) -> None:
-    for group_id in sorted(open_groups.pop(producer_id, ())):
-        table = tables.get(group_id)
-        if table is not None and table.complete(producer_id, committed=committed):
-            open_groups.setdefault(producer_id, set()).add(group_id)
-
-
-def _replay(
-    batch: LogBatch, snapshots: dict[str, GroupSnapshot], offsets: dict[str, GroupOffsets], open_groups: dict[int, set[str]]
-) -> int:
-    """Apply what the log holds to what was before. Returns how many records were malformed."""
-    if batch.committed is not None:
-        _end_transaction(open_groups, offsets, batch.producer_id, committed=batch.committed)
-        return 0
-    malformed_count = 0
-    staged: dict[str, PendingOffsets] = {}
-    for key, value in batch.records:
-        try:
-            decoded = decode_key(key)
-            if isinstance(decoded, OffsetKey):
-                table = offsets.setdefault(decoded.group_id, GroupOffsets())
-                where = (decoded.topic, decoded.partition)
-                if value is None:
-                    table.drop((where,))
-                elif batch.producer_id < 0:
-                    table.put({where: decode_offset_value(value)})
-                else:
-                    _stage(staged, table, decoded.group_id, batch.producer_id).offsets[where] = decode_offset_value(value)
-            elif isinstance(decoded, GroupKey):
-                if value is None:
-                    snapshots.pop(decoded.group_id, None)
-                else:
-                    snapshots[decoded.group_id] = decode_group_value(value)
-        except MalformedGroupRecord:
-            malformed_count += 1
-    for group_id in staged:
-        open_groups.setdefault(batch.producer_id, set()).add(group_id)
-    return malformed_count
-
-
-def _stage(staged: dict[str, PendingOffsets], table: GroupOffsets, group_id: str, producer_id: int) -> PendingOffsets:
-    """One entry for what a batch holds of a group."""
-    if group_id not in staged:
-        staged[group_id] = table.stage(producer_id, {})
-        staged[group_id].is_durable = True
-    return staged[group_id]
-
-
-def _describe(group: _Group) -> GroupDescription:
+def _describe(group: Group) -> GroupDescription:
     classic = group.classic
     stable = classic.state is GroupState.STABLE
     members = tuple(

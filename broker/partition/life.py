@@ -19,6 +19,7 @@ from controller.errors import ControllerError
 from controller.metadata.records import PartitionRecord
 from stream.clock import WallClock
 from stream.errors import StreamError
+from stream.ids import Offset
 from stream.ports import OpenStream
 from stream.storage import AppendEntry, Storage, StreamHandle
 
@@ -150,6 +151,16 @@ class Lifecycle:
         async with asyncio.TaskGroup() as trims:
             for partition in partitions:
                 trims.create_task(self._trim(partition, limit))
+
+    async def trim(self, partition: Partition, start_offset: Offset) -> None:
+        """Let the log begin at `start_offset`, at most the last stable offset. Raises StreamError, ControllerError, OSError, TimeoutError.
+
+        What is trimmed cannot be scanned after a crash, so a checkpoint with the state of its producers becomes durable first.
+        """
+        await self._storage.wait_for_room()
+        self._append_checkpoints([partition])
+        await self._storage.flush()
+        await self._storage.trim(partition.log.data, start_offset)
 
     def _append_checkpoints(self, partitions: Sequence[Partition]) -> None:
         now_ms = self._now_ms()

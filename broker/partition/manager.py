@@ -42,6 +42,7 @@ from controller.rpc.messages import MoveTiming
 from stream.clock import WallClock
 from stream.errors import StreamError
 from stream.ids import NodeId
+from stream.ids import Offset
 from stream.ports import WalIdentity
 from stream.storage import Storage
 
@@ -528,6 +529,10 @@ class PartitionManager:
         task = asyncio.get_running_loop().create_task(coroutine)
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
+
+    async def trim(self, partition: Partition, start_offset: Offset) -> None:
+        """See `Lifecycle.trim`."""
+        await self._life.trim(partition, start_offset)
 
     async def _keep_checkpoints(self) -> None:
         look = 0

@@ -12,7 +12,7 @@ Source: Kafka TransactionCoordinator, TransactionStateManager.
 """
 
 import asyncio
-from collections.abc import Awaitable, Callable, Iterable
+from collections.abc import Awaitable, Callable, Iterable, Iterator
 from dataclasses import dataclass, field
 from typing import Final, TypeAlias
 
@@ -20,6 +20,7 @@ import structlog
 
 from broker.connection_order import ConnectionOrder
 from broker.coordinated import Coordinated
+from broker.coordinator_compaction import CompactionLimits, Live
 from broker.coordinator_log import CoordinatorLog
 from broker.transactions.machine import Transaction, new_transaction
 from broker.transactions.markers import MarkerSender
@@ -73,6 +74,7 @@ class TransactionCoordinator:
         now_ms: Callable[[], int],
         allocate_producer_id: Callable[[], Awaitable[int]],
         tick_interval_ms: int,
+        compaction: CompactionLimits | None = None,
     ) -> None:
         self._log = transactions_log
         self._markers = markers
@@ -80,7 +82,7 @@ class TransactionCoordinator:
         self._now_ms = now_ms
         self._allocate_producer_id = allocate_producer_id
         self._tick_interval_s = tick_interval_ms / 1_000
-        self._led: Coordinated[_Partition] = Coordinated(transactions_log, self._load, self._unload)
+        self._led: Coordinated[_Partition] = Coordinated(transactions_log, self._load, self._unload, _LiveTransactions, compaction)
         self._timer: asyncio.TimerHandle | None = None
         self._requests = ConnectionOrder()
 
@@ -108,7 +110,7 @@ class TransactionCoordinator:
     async def _load(self, partition: int) -> _Partition:
         state = _Partition(partition, self._log.leader_epoch(partition), self._log.end_offset(partition))
         malformed_count = 0
-        async for batch in self._log.read(partition):
+        async for batch in self._led.read(partition):
             for key, value in batch.records:
                 try:
                     self._replay(state, key, value)
@@ -264,7 +266,7 @@ class TransactionCoordinator:
             _tell_change(state, metadata.transactional_id)
             answer(persist.answer if code is ErrorCode.NONE else _for_clients(code))
 
-        self._log.append(state.index, [record], done)
+        self._led.append(state.index, [record], done)
 
     # --- finishing what is decided --------------------------------------------------------------------------------------------------------
 
@@ -298,6 +300,22 @@ class TransactionCoordinator:
                 persist = transaction.tick(now_ms)
                 if persist is not None:
                     self._append(state, transaction, persist, lambda code: None)
+
+
+class _LiveTransactions:
+    """Implements `LiveKeys`."""
+
+    def __init__(self, state: _Partition) -> None:
+        self._transactions = state.transactions
+
+    def keys(self) -> Iterator[bytes]:
+        return map(encode_key, list(self._transactions))
+
+    def look(self, key: bytes) -> Live | None:
+        transaction = self._transactions.get(decode_key(key) or "")
+        if transaction is None or transaction.is_new or transaction.current.state is TransactionState.DEAD:
+            return None
+        return Live(encode_value(transaction.current))
 
 
 async def _until_changed(state: _Partition, transactional_id: str, deadline: float) -> bool:

@@ -3,7 +3,7 @@
 import asyncio
 from collections.abc import AsyncIterator, Sequence
 
-from broker.coordinator_log import Done, KeyValue, LogBatch, TransactionalProducer
+from broker.coordinator_log import Done, KeyValue, LogBatch, LogBounds, TransactionalProducer
 from broker.wire.error_codes import ErrorCode
 
 
@@ -14,6 +14,8 @@ class MemoryLog:
         self.partition_count = partition_count
         self.foreign: set[int] = set()
         self.durable: dict[int, list[LogBatch]] = {}
+        """From the start of the log on; each batch takes one offset."""
+        self.starts: dict[int, int] = {}
         self.held: list[tuple[int, LogBatch, Done]] = []
         self.hold = False
         self.appended = asyncio.Event()
@@ -42,8 +44,9 @@ class MemoryLog:
         if not self.hold:
             asyncio.get_running_loop().call_soon(self.release)
 
-    def release(self, error: ErrorCode = ErrorCode.NONE) -> None:
-        held, self.held = self.held, []
+    def release(self, error: ErrorCode = ErrorCode.NONE, count: int | None = None) -> None:
+        """Settle the oldest `count` appends, or all."""
+        held, self.held = self.held[:count], [] if count is None else self.held[count:]
         for partition, batch, done in held:
             if error is ErrorCode.NONE:
                 self.durable.setdefault(partition, []).append(batch)
@@ -53,3 +56,19 @@ class MemoryLog:
         for batch in list(self.durable.get(partition, [])):
             await asyncio.sleep(0)
             yield batch
+
+    def bounds(self, partition: int) -> LogBounds:
+        start, batches = self.starts.get(partition, 0), self.durable.get(partition, [])
+        opened: dict[int, int] = {}
+        for at, batch in enumerate(batches):
+            if batch.committed is not None:
+                opened.pop(batch.producer_id, None)
+            elif batch.producer_id >= 0:
+                opened.setdefault(batch.producer_id, at)
+        return LogBounds(start, start + min(opened.values(), default=len(batches)), start + len(batches))
+
+    async def trim(self, partition: int, start: int) -> None:
+        assert start <= self.bounds(partition).stable
+        await asyncio.sleep(0)
+        del self.durable[partition][: start - self.starts.get(partition, 0)]
+        self.starts[partition] = start

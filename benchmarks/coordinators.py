@@ -1,0 +1,120 @@
+"""How fast a group coordinator loads, and for how long others wait meanwhile: `python -m benchmarks.coordinators [commits]`.
+
+Commits of one offset each, 200,000 unless told, of 10 groups with 20 partitions, in one partition of `__consumer_offsets` that lies in
+memory: a store adds one GET for each MiB or so. Then the log is compacted and loaded again.
+"""
+
+import asyncio
+import sys
+import time
+from bisect import bisect_left
+from collections.abc import AsyncIterator, Sequence
+
+import structlog
+
+from broker.coordinator_log import Done, KeyValue, LogBatch, LogBounds, TransactionalProducer, _decode
+from broker.groups.coordinator import GroupCoordinator
+from broker.groups.model import GroupLimits
+from broker.groups.records import CommittedOffset, OffsetKey, encode_offset_key, encode_offset_value
+from broker.wire.error_codes import ErrorCode
+from stream.batch.header import parse_header
+from stream.batch.records import Record, encode_batch
+
+COMMITS_COUNT = 200_000
+GROUPS_COUNT, PARTITIONS_COUNT = 10, 20
+
+
+class Log:
+    """Implements `CoordinatorLog`: one partition, as encoded batches."""
+
+    partition_count = 1
+    can_write = True
+
+    def __init__(self) -> None:
+        self.batches: list[bytes] = []
+        """From the start on; each takes as many offsets as it has records."""
+        self.bases: list[int] = []
+        self.start = self.end = 0
+
+    def is_ours(self, partition: int) -> bool:
+        return True
+
+    def leader_epoch(self, partition: int) -> int:
+        return 1
+
+    def append(self, partition: int, records: Sequence[KeyValue], done: Done, *, producer: TransactionalProducer | None = None) -> None:
+        encoded = [Record(self.end + at, 0, key, value) for at, (key, value) in enumerate(records)]
+        self.batches.append(bytes(encode_batch(encoded, base_offset=self.end)))
+        self.bases.append(self.end)
+        self.end += len(records)
+        asyncio.get_running_loop().call_soon(done, ErrorCode.NONE)
+
+    async def read(self, partition: int) -> AsyncIterator[LogBatch]:
+        for batch in list(self.batches):
+            yield _decode(memoryview(batch), parse_header(batch))
+
+    def bounds(self, partition: int) -> LogBounds:
+        return LogBounds(self.start, self.end, self.end)
+
+    async def trim(self, partition: int, start: int) -> None:
+        at = bisect_left(self.bases, start)
+        del self.batches[:at], self.bases[:at]
+        self.start = start
+
+
+class Pauses:
+    """The longest time between two turns of the event loop, in CPU time of this process: a busy machine does not count."""
+
+    def __init__(self) -> None:
+        self._longest_s = 0.0
+        self._before = time.process_time()
+        self._task = asyncio.get_running_loop().create_task(self._watch())
+
+    async def _watch(self) -> None:
+        while True:
+            self._look()
+            await asyncio.sleep(0)
+
+    def _look(self) -> None:
+        now = time.process_time()
+        self._longest_s, self._before = max(self._longest_s, now - self._before), now
+
+    def end_ms(self) -> float:
+        self._task.cancel()
+        self._look()
+        return 1_000 * self._longest_s
+
+
+async def load(log: Log) -> GroupCoordinator:
+    coordinator = GroupCoordinator(log, GroupLimits(), now_ms=lambda: 0, new_member_id=str)
+    count, pauses, began, cpu = log.end - log.start, Pauses(), time.perf_counter(), time.process_time()
+    coordinator.partition_opened(0)
+    while coordinator.fetch_offsets("g0") is ErrorCode.COORDINATOR_LOAD_IN_PROGRESS:  # noqa: ASYNC110 - it is what is measured
+        await asyncio.sleep(0)
+    took_s, cpu_s = time.perf_counter() - began, time.process_time() - cpu
+    print(
+        f"load of {count:,} records: {took_s:.2f} s, {cpu_s:.2f} s of CPU, {count / cpu_s:,.0f} per CPU second, "
+        f"longest pause {pauses.end_ms():.1f} ms"
+    )
+    return coordinator
+
+
+async def main(commits_count: int) -> None:
+    log = Log()
+    for number in range(commits_count):
+        key = encode_offset_key(OffsetKey(f"g{number % GROUPS_COUNT}", "orders", number // GROUPS_COUNT % PARTITIONS_COUNT))
+        log.append(0, [(key, encode_offset_value(CommittedOffset(number, -1, "", 0)))], lambda _: None)
+    await asyncio.sleep(0)
+    coordinator = await load(log)
+    pauses, began, commits_end = Pauses(), time.perf_counter(), log.end
+    while log.start == 0 and time.perf_counter() < began + 10:  # noqa: ASYNC110 - as above
+        await asyncio.sleep(0)
+    print(f"compaction to {log.end - log.start:,} records: {time.perf_counter() - began:.2f} s, longest pause {pauses.end_ms():.1f} ms")
+    assert log.end - log.start <= commits_end
+    coordinator.close()
+    (await load(log)).close()
+
+
+if __name__ == "__main__":
+    structlog.configure(wrapper_class=structlog.make_filtering_bound_logger(30))
+    asyncio.run(main(int(sys.argv[1]) if len(sys.argv) > 1 else COMMITS_COUNT))

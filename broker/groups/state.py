@@ -1,0 +1,146 @@
+"""The groups of one partition of `__consumer_offsets`: what its records make of them, and which records are live.
+
+Invariant: `replay` of the whole log gives what the coordinator held when the log ended, but for what only lives in memory.
+Must not: do I/O, or know requests.
+Source: Kafka GroupMetadataManager, OffsetMetadataManager (replay).
+"""
+
+import asyncio
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, field
+
+from broker.coordinator_compaction import Live
+from broker.coordinator_log import KeyValue, LogBatch
+from broker.groups.classic import ClassicGroup
+from broker.groups.offsets import GroupOffsets, PendingOffsets, TopicPartition
+from broker.groups.records import (
+    CommittedOffset,
+    GroupKey,
+    MalformedGroupRecord,
+    OffsetKey,
+    decode_group_value,
+    decode_key,
+    decode_offset_value,
+    encode_group_key,
+    encode_offset_key,
+    encode_offset_value,
+)
+
+
+@dataclass(slots=True)
+class Group:
+    classic: ClassicGroup
+    partition: int
+    offsets: GroupOffsets = field(default_factory=GroupOffsets)
+    timer: asyncio.TimerHandle | None = None
+    emptied_ms: int = 0
+    """When the last member left; 0 for groups that never had one."""
+    record: bytes | None = None
+    """Value of the newest durable group record."""
+    appends_count: int = 0
+    """Appends in flight."""
+
+    @property
+    def is_forgettable(self) -> bool:
+        """Nothing is left of it, and nothing is on its way."""
+        is_held = self.classic.members or len(self.offsets) or self.appends_count
+        return not is_held and self.classic.next_deadline_ms() is None
+
+
+@dataclass(slots=True)
+class OffsetsPartition:
+    partition: int
+    groups: dict[str, Group] = field(default_factory=dict[str, Group])
+    open_groups: dict[int, set[str]] = field(default_factory=dict[int, set[str]])
+    """By producer id: the groups in which its transaction has offsets."""
+
+
+class LiveGroups:
+    """Implements `LiveKeys`. An offset that only a transaction holds is not live yet: its record lies behind the stable offset."""
+
+    def __init__(self, state: OffsetsPartition) -> None:
+        self._groups = state.groups
+
+    def keys(self) -> Iterator[bytes]:
+        for group_id in list(self._groups):
+            yield encode_group_key(GroupKey(group_id))
+            group = self._groups.get(group_id)
+            for topic, partition in () if group is None else list(group.offsets.committed):
+                yield encode_offset_key(OffsetKey(group_id, topic, partition))
+
+    def look(self, key: bytes) -> Live | None:
+        decoded = decode_key(key)
+        group = None if decoded is None else self._groups.get(decoded.group_id)
+        if group is None:
+            return None
+        if isinstance(decoded, OffsetKey):
+            where = (decoded.topic, decoded.partition)
+            committed = group.offsets.committed.get(where)
+            return None if committed is None else Live(encode_offset_value(committed), group.offsets.is_pending(where))
+        return None if group.record is None else Live(group.record)
+
+
+def tombstones(group_id: str, keys: Iterable[TopicPartition], *, with_group: bool) -> list[KeyValue]:
+    records: list[KeyValue] = [(encode_offset_key(OffsetKey(group_id, topic, partition)), None) for topic, partition in keys]
+    if with_group:
+        records.append((encode_group_key(GroupKey(group_id)), None))
+    return records
+
+
+def offset_records(group_id: str, offsets: dict[TopicPartition, CommittedOffset]) -> list[KeyValue]:
+    return [
+        (encode_offset_key(OffsetKey(group_id, topic, partition)), encode_offset_value(value))
+        for (topic, partition), value in offsets.items()
+    ]
+
+
+def complete_transaction(state: OffsetsPartition, producer_id: int, *, committed: bool) -> None:
+    tables = {group_id: state.groups[group_id].offsets for group_id in state.open_groups.get(producer_id, ()) if group_id in state.groups}
+    _end_transaction(state.open_groups, tables, producer_id, committed=committed)
+
+
+def _end_transaction(open_groups: dict[int, set[str]], tables: Mapping[str, GroupOffsets], producer_id: int, *, committed: bool) -> None:
+    for group_id in sorted(open_groups.pop(producer_id, ())):
+        table = tables.get(group_id)
+        if table is not None and table.complete(producer_id, committed=committed):
+            open_groups.setdefault(producer_id, set()).add(group_id)
+
+
+def replay(batch: LogBatch, records: dict[str, bytes], offsets: dict[str, GroupOffsets], open_groups: dict[int, set[str]]) -> int:
+    """Apply what the log holds to what was before. Returns how many records were malformed."""
+    if batch.committed is not None:
+        _end_transaction(open_groups, offsets, batch.producer_id, committed=batch.committed)
+        return 0
+    malformed_count = 0
+    staged: dict[str, PendingOffsets] = {}
+    for key, value in batch.records:
+        try:
+            decoded = decode_key(key)
+            if isinstance(decoded, OffsetKey):
+                table = offsets.setdefault(decoded.group_id, GroupOffsets())
+                where = (decoded.topic, decoded.partition)
+                if value is None:
+                    table.drop((where,))
+                elif batch.producer_id < 0:
+                    table.put({where: decode_offset_value(value)})
+                else:
+                    _stage(staged, table, decoded.group_id, batch.producer_id).offsets[where] = decode_offset_value(value)
+            elif isinstance(decoded, GroupKey):
+                if value is None:
+                    records.pop(decoded.group_id, None)
+                else:
+                    decode_group_value(value)
+                    records[decoded.group_id] = value
+        except MalformedGroupRecord:
+            malformed_count += 1
+    for group_id in staged:
+        open_groups.setdefault(batch.producer_id, set()).add(group_id)
+    return malformed_count
+
+
+def _stage(staged: dict[str, PendingOffsets], table: GroupOffsets, group_id: str, producer_id: int) -> PendingOffsets:
+    """One entry for what a batch holds of a group."""
+    if group_id not in staged:
+        staged[group_id] = table.stage(producer_id, {})
+        staged[group_id].is_durable = True
+    return staged[group_id]
