@@ -3,13 +3,14 @@
 A group lives in one partition of that topic; whoever leads the partition is its coordinator. Becoming leader loads the partition from
 the start; losing it answers everybody who waits with NOT_COORDINATOR and forgets. Invariants: an offset commit is visible and answered
 only when its record is durable, one of a transaction only when its marker is; a group's records are appended in the order of its events;
-nothing here survives the partition's loss.
+what is visible is what the log says, key by key in its order: a tombstone of an expiry never follows a commit in flight, and a group with a
+record in flight is not forgotten, so that a commit behind its deletion is visible; nothing here survives the partition's loss.
 Limits: GROUPS_MAX and OFFSETS_MAX per partition; reached: COORDINATOR_NOT_AVAILABLE, which clients retry.
 Source: Kafka GroupCoordinator, GroupMetadataManager; KIP-447.
 """
 
 import asyncio
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import TypeVar
 
@@ -18,7 +19,7 @@ import structlog
 from broker.connection_order import ConnectionOrder
 from broker.coordinated import LOAD_SLICE_COUNT, Coordinated
 from broker.coordinator_compaction import CompactionLimits
-from broker.coordinator_log import CoordinatorLog, KeyValue, TransactionalProducer
+from broker.coordinator_log import CoordinatorLog, Done, KeyValue, TransactionalProducer
 from broker.groups.classic import ClassicGroup
 from broker.groups.model import (
     CompleteJoin,
@@ -40,12 +41,12 @@ from broker.groups.records import (
     GroupSnapshot,
     OffsetKey,
     decode_group_value,
+    decode_key,
     encode_group_key,
     encode_group_value,
     encode_offset_key,
-    encode_offset_value,
 )
-from broker.groups.state import Group, LiveGroups, OffsetsPartition, complete_transaction, replay
+from broker.groups.state import Group, LiveGroups, OffsetsPartition, complete_transaction, offset_records, replay, tombstones
 from broker.wire.error_codes import ErrorCode
 
 log = structlog.get_logger()
@@ -244,7 +245,7 @@ class GroupCoordinator:
             return dict.fromkeys(offsets, group)
         results, accepted = _check_metadata(offsets)
         if accepted:
-            outcome = await self._append(group.partition, _offset_records(group_id, accepted), lambda: group.offsets.put(accepted))
+            outcome = await self._append(group, offset_records(group_id, accepted), lambda: group.offsets.put(accepted))
             results.update(dict.fromkeys(accepted, outcome))
         return results
 
@@ -295,8 +296,8 @@ class GroupCoordinator:
         def durable() -> None:
             pending.is_durable = True
 
-        records = _offset_records(group_id, offsets)
-        return await self._append(group.partition, records, durable, failed=lambda: group.offsets.unstage(pending), producer=producer)
+        records = offset_records(group_id, offsets)
+        return await self._append(group, records, durable, failed=lambda: group.offsets.unstage(pending), producer=producer)
 
     def complete_transaction(self, partition: int, producer_id: int, committed: bool) -> None:
         """The producer's marker is durable in this partition of `__consumer_offsets`: its pending offsets count now, or never will."""
@@ -315,7 +316,7 @@ class GroupCoordinator:
 
     async def _append(
         self,
-        partition: int,
+        group: Group,
         records: Sequence[KeyValue],
         durable: Callable[[], None],
         *,
@@ -333,8 +334,19 @@ class GroupCoordinator:
             if not future.done():
                 future.set_result(ErrorCode.INVALID_COMMIT_OFFSET_SIZE if error in _TOO_LARGE else error)
 
-        self._led.append(partition, records, done, producer=producer)
+        self._begin_append(group, records, done, producer=producer)
         return await future
+
+    def _begin_append(
+        self, group: Group, records: Sequence[KeyValue], done: Done, *, producer: TransactionalProducer | None = None
+    ) -> None:
+        group.appends_count += 1
+
+        def settled(error: ErrorCode) -> None:
+            group.appends_count -= 1
+            done(error)
+
+        self._led.append(group.partition, records, settled, producer=producer)
 
     # --- looking and deleting ----------------------------------------------------------------------------------------------------------
 
@@ -358,9 +370,23 @@ class GroupCoordinator:
             return group
         if group.classic.members or group.offsets.has_pending:
             return ErrorCode.NON_EMPTY_GROUP
-        records: list[KeyValue] = [(encode_offset_key(OffsetKey(group_id, topic, index)), None) for topic, index in group.offsets.committed]
-        records.append((encode_group_key(GroupKey(group_id)), None))
-        return await self._append(group.partition, records, lambda: self._forget(group))
+        keys = [*group.offsets.committed, *self._commits_in_flight(group)]
+        return await self._append(group, tombstones(group_id, keys, with_group=True), lambda: self._buried(group, keys, with_group=True))
+
+    def _commits_in_flight(self, group: Group) -> list[TopicPartition]:
+        """Partitions without a committed offset for which there may be one in a moment."""
+        group_id, committed = group.classic.group_id, group.offsets.committed
+        decoded = [decode_key(key) for key in self._led.in_flight(group.partition)] if group.appends_count else []
+        found = [(key.topic, key.partition) for key in decoded if isinstance(key, OffsetKey) and key.group_id == group_id]
+        return [key for key in found if key not in committed]
+
+    def _buried(self, group: Group, keys: Iterable[TopicPartition], *, with_group: bool) -> None:
+        """Tombstones are durable. A member that joined or a commit that was appended since then lets the group live on."""
+        group.offsets.drop(keys)
+        if with_group:
+            group.record = None
+            if group.is_forgettable:
+                self._forget(group)
 
     # --- forgetting ------------------------------------------------------------------------------------------------------------------
 
@@ -377,24 +403,23 @@ class GroupCoordinator:
                     self._expire_group(group, oldest_ms)
 
     def _expire_group(self, group: Group, oldest_ms: int) -> None:
-        committed = group.offsets.committed
-        old = [key for key, value in committed.items() if max(value.commit_timestamp_ms, group.emptied_ms) <= oldest_ms]
-        forgotten = len(old) == len(committed)
-        if not old and not forgotten:
+        group_id, committed = group.classic.group_id, group.offsets.committed
+        in_flight = set(self._led.in_flight(group.partition)) if group.appends_count else frozenset[bytes]()
+        old = [
+            key
+            for key, value in committed.items()
+            if max(value.commit_timestamp_ms, group.emptied_ms) <= oldest_ms
+            and encode_offset_key(OffsetKey(group_id, *key)) not in in_flight
+        ]
+        is_over = len(old) == len(committed) and not group.appends_count
+        if not old and not is_over:
             return
-        group_id = group.classic.group_id
-        records: list[KeyValue] = [(encode_offset_key(OffsetKey(group_id, topic, index)), None) for topic, index in old]
-        if forgotten:
-            records.append((encode_group_key(GroupKey(group_id)), None))
 
         def done(error: ErrorCode) -> None:
-            if error is not ErrorCode.NONE:
-                return
-            group.offsets.drop(key for key in old if key in committed and committed[key].commit_timestamp_ms <= oldest_ms)
-            if forgotten and not len(group.offsets) and not group.classic.members and group.classic.next_deadline_ms() is None:
-                self._forget(group)
+            if error is ErrorCode.NONE:
+                self._buried(group, old, with_group=is_over)
 
-        self._led.append(group.partition, records, done)
+        self._begin_append(group, tombstones(group_id, old, with_group=is_over), done)
 
     # --- running the core's effects ------------------------------------------------------------------------------------------------------
 
@@ -438,7 +463,7 @@ class GroupCoordinator:
                 group.record = record[1]
             self._run(group, classic.assignment_persisted(generation, error, self._now_ms()))
 
-        self._led.append(group.partition, [record], done)
+        self._begin_append(group, [record], done)
 
     def _forget(self, group: Group) -> None:
         if group.timer is not None:
@@ -461,13 +486,6 @@ class GroupCoordinator:
     def _tick(self, group: Group) -> None:
         group.timer = None
         self._run(group, group.classic.tick(self._now_ms()))
-
-
-def _offset_records(group_id: str, offsets: dict[TopicPartition, CommittedOffset]) -> list[KeyValue]:
-    return [
-        (encode_offset_key(OffsetKey(group_id, topic, partition)), encode_offset_value(value))
-        for (topic, partition), value in offsets.items()
-    ]
 
 
 def _check_metadata(
