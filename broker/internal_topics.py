@@ -7,10 +7,10 @@ from collections.abc import Mapping
 from typing import Final
 
 from broker.ports import Node
+from controller.metadata.internal_topics import INTERNAL_TOPICS, OFFSETS_TOPIC, TRANSACTIONS_TOPIC
 from controller.rpc.messages import CreateTopics, NewTopic
 
-OFFSETS_TOPIC: Final = "__consumer_offsets"
-TRANSACTIONS_TOPIC: Final = "__transaction_state"
+__all__ = ["INTERNAL_TOPICS", "OFFSETS_TOPIC", "TRANSACTIONS_TOPIC", "ensure_topic"]
 
 _CONFIGS: Final[Mapping[str, str | None]] = {"cleanup.policy": "compact", "compression.type": "producer", "segment.bytes": "104857600"}
 

@@ -18,6 +18,7 @@ from uuid import UUID
 from broker import advertised
 from broker.config import BrokerConfig
 from broker.errors import ErrorCode, code_of, code_of_status
+from broker.internal_topics import INTERNAL_TOPICS
 from broker.leaders import announced_leader
 from broker.ports import Node, RequestContext, Response
 from broker.wire import apis, framing
@@ -36,9 +37,6 @@ from controller.metadata.image import MetadataImage
 from controller.metadata.topics import PartitionState, TopicState
 from controller.rpc import messages
 from stream.ids import NodeEpoch, NodeId
-
-INTERNAL_TOPICS: Final = frozenset({"__consumer_offsets", "__transaction_state"})
-"""Created by their coordinators with settings of their own, never by asking for them."""
 
 TOPIC_OPERATIONS: Final = sum(1 << operation for operation in (3, 4, 5, 6, 7, 8, 10, 11))
 CLUSTER_OPERATIONS: Final = sum(1 << operation for operation in (5, 7, 8, 9, 10, 11, 12))

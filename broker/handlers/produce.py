@@ -19,6 +19,7 @@ from typing import Final
 
 from broker.errors import ErrorCode
 from broker.handlers.leader_hints import LeaderHints
+from broker.internal_topics import INTERNAL_TOPICS
 from broker.partition.append import AppendGroup
 from broker.partition.partition import Partition
 from broker.ports import Node, RequestContext, Respond
@@ -30,6 +31,7 @@ from stream.clock import monotonic_ms
 _WAIT_OPEN_MAX_S: Final = 30.0
 _WAIT_ELECTED_MAX_S: Final = 0.5
 _NOT_LEADER: Final = int(ErrorCode.NOT_LEADER_OR_FOLLOWER)
+_NOT_FOR_CLIENTS: Final = "only coordinators write to this topic: commit offsets by OffsetCommit, transactions by EndTxn"
 _ACKS_NONE: Final = 0
 _ACKS: Final = frozenset({-1, 0, 1})
 
@@ -72,7 +74,9 @@ class _ProduceCall:
                 result = ProducePartitionResult(wanted.index)
                 results.append(result)
                 found = refused if refused is not None else get(name, wanted.index)
-                if isinstance(found, Partition):
+                if name in INTERNAL_TOPICS:
+                    result.error_code, result.error_message = ErrorCode.INVALID_TOPIC_EXCEPTION, _NOT_FOR_CLIENTS
+                elif isinstance(found, Partition):
                     parts.append((found, wanted.records))
                     targets.append(result)
                 elif found is ErrorCode.LEADER_NOT_AVAILABLE:

@@ -8,6 +8,7 @@ from controller.managers.result import Refused, Result
 from controller.metadata import topic_configs
 from controller.metadata.configs import TOPIC_RESOURCE
 from controller.metadata.image import MetadataImage
+from controller.metadata.internal_topics import INTERNAL_TOPICS, config_problem
 from controller.metadata.records import ConfigRecord, Record
 from controller.rpc.messages import AlterConfigs, ConfigChange, ItemResult, ItemResults, Status
 
@@ -48,7 +49,8 @@ def _alter(image: MetadataImage, resource: tuple[int, str], changes: list[Config
     records: list[Record] = []
     for change in changes:
         default = topic_configs.TOPIC_CONFIGS[change.name].default if change.name in topic_configs.TOPIC_CONFIGS else ""
-        if found := topic_configs.problem(change.name, default if change.value is None else change.value):
+        value = default if change.value is None else change.value
+        if found := topic_configs.problem(change.name, value) or (name in INTERNAL_TOPICS and config_problem(change.name, value)):
             raise Refused(Status.INVALID_CONFIG, found)
         if present.get(change.name) != change.value:
             records.append(ConfigRecord(resource_type, name, change.name, change.value))

@@ -1,7 +1,7 @@
 """Create and delete topics, add partitions.
 
 Invariant: each partition is made with its two streams and, if any broker is live, with its leader, in one transaction; deletion takes all
-of that away in one. Each topic of a request stands on its own.
+of that away in one. Each topic of a request stands on its own. Internal topics are not deleted and keep their number of partitions.
 Source: KRaft `ReplicationControlManager`, `reference/protocol.md` section 3.
 """
 
@@ -17,6 +17,7 @@ from controller.managers.result import Refused, Result
 from controller.metadata import topic_configs
 from controller.metadata.configs import TOPIC_RESOURCE
 from controller.metadata.image import MetadataImage
+from controller.metadata.internal_topics import CLEANUP_POLICY, COMPACT, INTERNAL_TOPICS, config_problem
 from controller.metadata.records import (
     ConfigRecord,
     PartitionRecord,
@@ -43,6 +44,8 @@ from stream.ids import NodeId, StreamEpoch, StreamId
 
 PARTITIONS_PER_REQUEST_MAX = 10_000
 PARTITIONS_PER_TOPIC_MAX = 10_000
+_KEPT = "topic {name!r} holds the state of coordinators and cannot be deleted; delete consumer groups that are not needed any more"
+_FIXED = "topic {name!r} keeps its {count} partitions: its keys are found by their count, so that with another one they would be lost"
 _NAME = re.compile(r"[a-zA-Z0-9._-]{1,249}")
 
 
@@ -133,6 +136,8 @@ def delete_topics(image: MetadataImage, request: DeleteTopics) -> Result[ItemRes
         topic = image.topics.by_id(topic_id)
         if topic is None:
             items.append(ItemResult(status=Status.UNKNOWN_TOPIC, detail=f"no topic has the id {topic_id}"))
+        elif topic.name in INTERNAL_TOPICS:
+            items.append(ItemResult(status=Status.INVALID_TOPIC_NAME, detail=_KEPT.format(name=topic.name)))
         elif topic_id in seen:
             items.append(ItemResult(status=Status.DUPLICATE_IN_REQUEST, detail=f"topic {topic.name!r} is in the request twice"))
         elif partition_count and partition_count + len(topic.partitions) > PARTITIONS_PER_REQUEST_MAX:
@@ -151,8 +156,11 @@ def _create(image: MetadataImage, topic: NewTopic, maker: _Maker, new_uuid: Call
     if image.topics.by_name(topic.name) is not None:
         raise Refused(Status.TOPIC_EXISTS, f"topic {topic.name!r} exists")
     configs = {name: value for name, value in topic.configs.items() if value is not None}
+    is_internal = topic.name in INTERNAL_TOPICS
+    if is_internal:
+        configs.setdefault(CLEANUP_POLICY, COMPACT)
     for name, value in configs.items():
-        if problem := topic_configs.problem(name, value):
+        if problem := topic_configs.problem(name, value) or (is_internal and config_problem(name, value)):
             raise Refused(Status.INVALID_CONFIG, problem)
     rows = _rows(topic, maker, defaults)
     topic_id = new_uuid()
@@ -192,6 +200,8 @@ def _grow(image: MetadataImage, request: NewPartitions, maker: _Maker) -> None:
     topic = image.topics.by_name(request.name)
     if topic is None:
         raise Refused(Status.UNKNOWN_TOPIC, f"there is no topic {request.name!r}")
+    if request.name in INTERNAL_TOPICS:
+        raise Refused(Status.INVALID_TOPIC_NAME, _FIXED.format(name=request.name, count=len(topic.partitions)))
     present = len(topic.partitions)
     added = request.total - present
     if added <= 0 or request.total > PARTITIONS_PER_TOPIC_MAX:

@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 from aiokafka import AIOKafkaConsumer
 from aiokafka.admin import AIOKafkaAdminClient
-from confluent_kafka import ConsumerGroupState, ConsumerGroupTopicPartitions, KafkaError, KafkaException, Producer, TopicPartition
-from confluent_kafka.admin import AdminClient, ConfigResource, NewPartitions, NewTopic
+from confluent_kafka import Consumer, ConsumerGroupState, ConsumerGroupTopicPartitions, KafkaError, KafkaException, Producer, TopicPartition
+from confluent_kafka.admin import AdminClient, AlterConfigOpType, ConfigEntry, ConfigResource, NewPartitions, NewTopic
 from kafka import KafkaAdminClient, KafkaConsumer
 from kafka.admin import ConfigResource as PyConfigResource
 from kafka.admin import ConfigResourceType
@@ -258,3 +258,36 @@ async def test_auto_creation_can_be_switched_off(tmp_path: Path) -> None:
 
     async with Cluster(tmp_path, auto_create_topics_enable=False) as cluster:
         await asyncio.to_thread(run, cluster.bootstrap)
+
+
+def partition_counts(admin: AdminClient) -> dict[str, int]:
+    return {name: len(topic.partitions) for name, topic in admin.list_topics(timeout=TIMEOUT_S).topics.items()}
+
+
+async def test_internal_topics_are_no_business_of_clients(cluster: Cluster) -> None:
+    def run() -> None:
+        admin = admin_of(cluster)
+        admin.create_topics([NewTopic(TOPIC, 1, 1)])[TOPIC].result(TIMEOUT_S)
+        consumer = Consumer({"bootstrap.servers": cluster.bootstrap, "group.id": "g"})
+        consumer.commit(offsets=[TopicPartition(TOPIC, 0, 5)], asynchronous=False)
+        Producer({"bootstrap.servers": cluster.bootstrap, "transactional.id": "x"}).init_transactions(TIMEOUT_S)
+        before = partition_counts(admin)
+        for name in ("__consumer_offsets", "__transaction_state"):
+            for client_id in ("anyone", "__admin_client"):
+                errors: list[Any] = []
+                producer = Producer({"bootstrap.servers": cluster.bootstrap, "client.id": client_id})
+                producer.produce(name, key=b"k", value=b"v", on_delivery=lambda error, _, errors=errors: errors.append(error))
+                producer.flush(TIMEOUT_S)
+                assert [error.code() for error in errors] == [KafkaError.TOPIC_EXCEPTION]
+            assert refusal_of(admin.delete_topics([name])[name])[0] == KafkaError.TOPIC_EXCEPTION
+            code, said = refusal_of(admin.create_partitions([NewPartitions(name, 64)])[name])
+            assert (code, "keeps its" in said) == (KafkaError.TOPIC_EXCEPTION, True)
+            for config, value in (("cleanup.policy", "delete"), ("max.message.bytes", "1")):
+                change = ConfigEntry(config, value, incremental_operation=AlterConfigOpType.SET)
+                resource = ConfigResource(ConfigResource.Type.TOPIC, name, incremental_configs=[change])
+                assert refusal_of(admin.incremental_alter_configs([resource])[resource])[0] == KafkaError.INVALID_CONFIG
+        assert partition_counts(admin) == before
+        assert consumer.committed([TopicPartition(TOPIC, 0)], TIMEOUT_S)[0].offset == 5
+        consumer.close()
+
+    await asyncio.to_thread(run)

@@ -5,6 +5,7 @@ from managers_cluster import Cluster
 
 from controller.managers import configs, kv, producer_ids, topics
 from controller.metadata import topic_configs
+from controller.metadata.configs import TOPIC_RESOURCE
 from controller.rpc.messages import (
     AllocateProducerIds,
     AlterConfigs,
@@ -248,3 +249,45 @@ class TestKeysAndProducerIds:
         assert [block.first_producer_id for block in blocks if block is not None] == [0, 1_000]
         stale = AllocateProducerIds(node_id=node.node_id, node_epoch=NodeEpoch(node.node_epoch - 1))
         cluster.run(producer_ids.allocate_producer_ids(cluster.image, stale), Status.NODE_EPOCH_EXPIRED)
+
+
+@pytest.mark.parametrize("name", ["__consumer_offsets", "__transaction_state"])
+class TestInternalTopics:
+    def test_they_are_not_deleted(self, cluster: Cluster, name: str) -> None:
+        created = cluster.create(NewTopic(name=name, partitions=2))
+        assert created.topic_id is not None
+        request = DeleteTopics(topic_ids=[created.topic_id])
+        (item,) = cluster.run(topics.delete_topics(cluster.image, request)).items
+        assert (item.status, len(cluster.partitions(name))) == (Status.INVALID_TOPIC_NAME, 2)
+
+    def test_they_keep_their_partitions(self, cluster: Cluster, name: str) -> None:
+        cluster.create(NewTopic(name=name, partitions=2))
+        request = CreatePartitions(topics=[NewPartitions(name=name, total=3)])
+        (item,) = cluster.run(topics.create_partitions(cluster.image, request, live=cluster.live)).items
+        assert (item.status, len(cluster.partitions(name))) == (Status.INVALID_TOPIC_NAME, 2)
+
+    def test_they_are_compacted_whoever_creates_them(self, cluster: Cluster, name: str) -> None:
+        cluster.create(NewTopic(name=name, partitions=1, configs={"cleanup.policy": "delete"}), Status.INVALID_CONFIG)
+        cluster.create(NewTopic(name=name, partitions=1))
+        assert cluster.image.configs.topic(name) == {"cleanup.policy": "compact"}
+
+    @pytest.mark.parametrize(
+        ("config", "value", "is_allowed"),
+        [
+            ("cleanup.policy", "delete", False),
+            ("cleanup.policy", "compact,delete", False),
+            ("cleanup.policy", None, False),
+            ("cleanup.policy", "compact", True),
+            ("max.message.bytes", "1000", False),
+            ("max.message.bytes", "10000000", True),
+            ("message.timestamp.after.max.ms", "0", False),
+            ("retention.ms", "1000000", True),
+        ],
+    )
+    def test_configs_that_lose_records_are_refused(
+        self, cluster: Cluster, name: str, config: str, value: str | None, is_allowed: bool
+    ) -> None:
+        cluster.create(NewTopic(name=name, partitions=1))
+        change = ConfigChange(resource_type=TOPIC_RESOURCE, resource_name=name, name=config, value=value)
+        (item,) = cluster.run(configs.alter_configs(cluster.image, AlterConfigs(changes=[change]))).items
+        assert item.status is (Status.OK if is_allowed else Status.INVALID_CONFIG)
