@@ -96,13 +96,19 @@ class Coordinated(Generic[State]):
         count = self._log.partition_count
         return partition_for(key, count) if count > 0 else None
 
-    def find(self, key: str) -> State | ErrorCode:
+    def find(self, key: str, *, is_read: bool = False) -> State | ErrorCode:
+        """Return the state that holds `key`.
+
+        is_read: the answer rests on the state alone. No append follows that the fence in the WAL could refuse, so this broker has to lead
+        alone (`broker.lease`).
+        """
         partition = self.partition_of(key)
         if partition is None:
             return ErrorCode.COORDINATOR_NOT_AVAILABLE
         state = self._states.get(partition)
         if state is not None:
-            return state if self._log.can_write else ErrorCode.NOT_COORDINATOR
+            may_answer = self._log.leads_alone if is_read else self._log.can_write
+            return state if may_answer else ErrorCode.NOT_COORDINATOR
         is_ours = partition in self._loaders or (partition not in self._released and self._log.is_ours(partition))
         return ErrorCode.COORDINATOR_LOAD_IN_PROGRESS if is_ours else ErrorCode.NOT_COORDINATOR
 

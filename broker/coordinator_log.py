@@ -68,6 +68,11 @@ class CoordinatorLog(Protocol):
         """False: this broker lost touch with the controllers; another one may lead all of this by now."""
         ...
 
+    @property
+    def leads_alone(self) -> bool:
+        """False as soon as another broker may coordinate: what the state says may be old (`broker.lease`)."""
+        ...
+
     def is_ours(self, partition: int) -> bool:
         """Do the metadata name this broker as the leader, be the partition open yet or not?"""
         ...
@@ -116,6 +121,10 @@ class TopicLog:
     @property
     def can_write(self) -> bool:
         return self._node.can_write()
+
+    @property
+    def leads_alone(self) -> bool:
+        return self._node.leads_alone()
 
     def is_ours(self, partition: int) -> bool:
         topic = self._node.image.topics.by_name(self._topic_name)

@@ -15,6 +15,7 @@ from typing import Any, Final
 import structlog
 
 from broker.errors import ErrorCode, code_of
+from broker.lease import check_session
 from broker.log_limit import LogLimit
 from broker.ports import ConnectionInfo, Handler, InlineHandler, Node, RequestContext, Respond, Response
 from broker.request_meter import RequestMeter
@@ -122,6 +123,7 @@ class RequestDispatcher:
         handler = self._handlers.get(key)
         if handler is None:
             raise CannotAnswer(f"{header.api.name} is not served here")
+        check_session(self._node, ctx)
         try:
             response = handler(self._node, ctx)
         except WireError:

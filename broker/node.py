@@ -2,8 +2,8 @@
 
     store -> probe -> port bound -> registered (new node epoch) -> metadata followed -> WAL -> partitions -> clients served
 
-Invariants: no client is served before the metadata has caught up; nothing is acknowledged while the session is lost; a start that was
-fenced never serves again: it ends (`ended`), and its supervisor starts the process anew, which registers with a new epoch.
+Invariants: no client is served before the metadata has caught up; nothing is acknowledged or read while the session is lost; a start that
+was fenced never serves again: it ends (`ended`), and its supervisor starts the process anew, which registers with a new epoch.
 Must not: know what any request means.
 
 Source: Kafka's BrokerServer and BrokerLifecycleManager; DESIGN.md sections 4 and 5.
@@ -142,6 +142,9 @@ class Broker:
 
     def can_write(self) -> bool:
         return self.follower.can_write() and not self.storage.fenced
+
+    def leads_alone(self) -> bool:
+        return self.follower.leads_alone() and not self.storage.fenced
 
     @property
     def port(self) -> int:
@@ -332,6 +335,7 @@ class Broker:
             self.storage.resume_acknowledging()
             return
         self.storage.stop_acknowledging()
+        self.partitions.wake_readers()
         if self.follower.fenced:
             self._end("the controller fenced this broker start")
 

@@ -65,6 +65,10 @@ class ConnectionInfo(Protocol):
         """Drop the connection with one log line (a failed Produce with acks=0 has no other way to tell)."""
         ...
 
+    def close_quietly(self) -> None:
+        """Send what is answered, then close."""
+        ...
+
 
 @dataclass(slots=True, eq=False)
 class RequestContext:
@@ -142,7 +146,11 @@ class Node(Protocol):
     def now_ms(self) -> Millis: ...
 
     def can_write(self) -> bool:
-        """False once the session is lost or a fence was met: nothing may be acknowledged any more."""
+        """False once the session is lost or a fence was met: nothing may be acknowledged or read any more (`broker.lease`)."""
+        ...
+
+    def leads_alone(self) -> bool:
+        """False as soon as another broker may lead what this one leads: never True while `can_write` is False."""
         ...
 
 

@@ -230,7 +230,7 @@ class Connection(asyncio.BufferedProtocol):
             self._transport.abort()
 
     def close_quietly(self) -> None:
-        """At shutdown: what is already answered still goes out."""
+        """At shutdown, or to send the client to another broker: what is already answered still goes out."""
         self._flush()
         if self._transport is not None:
             self._transport.close()

@@ -167,10 +167,10 @@ class GroupCoordinator:
         """Partition of `__consumer_offsets`; None while the topic does not exist."""
         return self._led.partition_of(group_id)
 
-    def _find(self, group_id: str, *, create: bool) -> Group | ErrorCode:
+    def _find(self, group_id: str, *, create: bool, is_read: bool = False) -> Group | ErrorCode:
         if group_id == "" and create:
             return ErrorCode.INVALID_GROUP_ID
-        state = self._led.find(group_id)
+        state = self._led.find(group_id, is_read=is_read)
         if isinstance(state, ErrorCode):
             return state
         group = state.groups.get(group_id)
@@ -309,7 +309,7 @@ class GroupCoordinator:
 
     def fetch_offsets(self, group_id: str) -> GroupOffsets | ErrorCode:
         """Committed offsets; an unknown group has none, which is not an error."""
-        group = self._find(group_id, create=False)
+        group = self._find(group_id, create=False, is_read=True)
         if isinstance(group, ErrorCode):
             return GroupOffsets() if group is ErrorCode.GROUP_ID_NOT_FOUND else group
         return group.offsets

@@ -1,9 +1,11 @@
 """Fetch: the hot path of reading. What the log cache holds is answered at once without a task; the rest waits or reads in one.
 
 Invariants: nothing at or above the high watermark is ever returned, and nothing at or above the last stable offset to one who reads
-committed records, who is told of every aborted transaction in what it gets; an answer comes as soon as min_bytes are there or any partition
-has an error, else at max_wait, never in between; the first partition that has anything gives at least one whole batch (KIP-74), everything
-else stays within the limits. Nobody polls: parked fetches are woken by high watermarks.
+committed records, who is told of every aborted transaction in what it gets; without a session nothing is read, and an offset is called
+out of range only by a broker that leads alone, because the client then begins somewhere else (`broker.lease`); an answer comes as soon as
+min_bytes are there or any partition has an error, else at max_wait, never in between; a damaged object fails only fetches of its partitions
+that begin there, what is intact before it is given; the first partition that has anything gives at least one whole batch (KIP-74),
+everything else stays within the limits. Nobody polls: parked fetches are woken by high watermarks.
 Limits: `fetch.max.bytes` for one answer, `PartitionManager.cold_reads` for cold bytes of all connections.
 Must not: keep anything of a client between requests. Fetch sessions (KIP-227) are refused with id 0, which every client accepts.
 
@@ -126,11 +128,20 @@ class _FetchCall:
         """Look at every partition and take what the log cache has. No I/O. About 5 us for a partition without news."""
         self._budget_bytes = self._max_bytes
         self._size_bytes = 0
+        may_read = self._node.can_write()
         for target in self._targets:
+            if not may_read:
+                self._refuse(target)
+                continue
             target.reset()
             partition = self._locate(target)
             if partition is not None:
                 self._take_cached(target, partition)
+
+    def _refuse(self, target: _Target) -> None:
+        """Without a session: also what was read meanwhile is not given, nor what is known of its end."""
+        target.reset()
+        target.result.error_code = ErrorCode.NOT_LEADER_OR_FOLLOWER
 
     def _locate(self, target: _Target) -> Partition | None:
         """The partition if it can be read at the wanted offset; else the result says why not."""
@@ -151,8 +162,12 @@ class _FetchCall:
             result.aborted_transactions = ()
         result.error_code = check_leader_epoch(found, wanted.current_leader_epoch)
         if result.error_code == ErrorCode.NONE and not found.log_start_offset <= wanted.fetch_offset <= found.log_end_offset:
-            result.error_code = ErrorCode.OFFSET_OUT_OF_RANGE
+            self._call_out_of_range(result)
         return found if result.error_code == ErrorCode.NONE else None
+
+    def _call_out_of_range(self, result: FetchPartitionResult) -> None:
+        leads_alone = self._node.leads_alone()
+        result.error_code = ErrorCode.OFFSET_OUT_OF_RANGE if leads_alone else ErrorCode.NOT_LEADER_OR_FOLLOWER
 
     def _take_cached(self, target: _Target, partition: Partition) -> None:
         offset = target.wanted.fetch_offset
@@ -195,6 +210,9 @@ class _FetchCall:
             cold = [target for target in self._targets if target.is_cold]
             if cold:
                 await self._read_cold(cold)
+                if not self._node.can_write():
+                    for target in self._targets:
+                        self._refuse(target)
                 return self.answer()
             if self.is_complete:
                 return self.answer()
@@ -232,7 +250,7 @@ class _FetchCall:
                     result.aborted_transactions = [(item.producer_id, item.first_offset) for item in found]
                 result.records = records
         except OffsetOutOfRange:
-            result.error_code = ErrorCode.OFFSET_OUT_OF_RANGE
+            self._call_out_of_range(result)
         except (ObjectCorrupt, ObjectMissing) as error:
             result.error_code = code_of(error)  # `stream.reading` logs damage, once a minute for each object
         except Exception as error:  # noqa: BLE001 - one unreadable partition must not take the others with it; told and logged

@@ -1,7 +1,7 @@
 """ListOffsets: earliest, latest, the newest timestamp, or the first record that is not older than a timestamp.
 
 Invariant: an offset is told only if it is at or below the high watermark, or the last stable offset for one who reads committed records; a
-timestamp that nothing reaches is offset -1 without an error.
+timestamp that nothing reaches is offset -1 without an error; nothing is told that a later leader may already have made untrue.
 Cost: -1 and -2 are answered at once; times are looked up in the metadata image, then in one object's index and one batch.
 Source: Kafka `ReplicaManager.fetchOffset`; KIP-79, KIP-734.
 """
@@ -12,6 +12,7 @@ from typing import Final
 from broker.dispatch import encode_response
 from broker.errors import ErrorCode, code_of
 from broker.handlers.fetch import check_leader_epoch
+from broker.lease import still_leads, wait_led
 from broker.partition.partition import Partition
 from broker.ports import Node, RequestContext, Response
 from broker.wire import framing
@@ -60,9 +61,9 @@ async def _answer(
     node: Node, deadline: float, topic_name: str, wanted: ListOffsetsPartition, *, committed: bool
 ) -> ListOffsetsPartitionResponse:
     response = ListOffsetsPartitionResponse(wanted.partition_index)
-    partition = await node.partitions.wait_open(topic_name, wanted.partition_index, deadline)
+    partition = await wait_led(node, topic_name, wanted.partition_index, deadline)
     if not isinstance(partition, Partition):
-        response.error_code = ErrorCode.NOT_LEADER_OR_FOLLOWER if partition is ErrorCode.LEADER_NOT_AVAILABLE else partition
+        response.error_code = partition
         return response
     response.error_code = check_leader_epoch(partition, wanted.current_leader_epoch)
     if response.error_code != ErrorCode.NONE:
@@ -73,7 +74,9 @@ async def _answer(
     except Exception as error:  # noqa: BLE001 - one partition's trouble is told in its place, the others are answered
         response.error_code = code_of(error)
         return response
-    if isinstance(found, ErrorCode):
+    if not still_leads(node, partition):
+        response.error_code = ErrorCode.NOT_LEADER_OR_FOLLOWER
+    elif isinstance(found, ErrorCode):
         response.error_code = found
     elif found is not None:
         response.offset, response.timestamp = found

@@ -1,7 +1,8 @@
 """Metadata: topics, partitions, leaders and addresses; creates topics on first use where that is allowed.
 
 Invariants: a topic without error has all its partitions; a partition whose leader is not alive says LEADER_NOT_AVAILABLE and names nobody
-(one that moves, or whose leader is dead, names the next leader if that is known, `broker.leaders`);
+(one that moves, or whose leader is dead, names the next leader if that is known, `broker.leaders`); without a session this broker does not
+name itself (`broker.lease`);
 leaders, replicas and controller are ids that `brokers` lists (replicas that are away stand in `offline_replicas`).
 Must not: block answers about existing topics on the controller: only creating topics waits for it; nor hold up the event loop: what a
 partition's record was encoded to is kept until the record or a broker's state changes. Before, three clients that looked for leaders
@@ -57,16 +58,18 @@ class PartitionCache:
     def __init__(self, partitions_max: int = 200_000) -> None:
         self._partitions_max = partitions_max
         self.kept_count = 0
-        self._nodes: list[tuple[NodeId, NodeEpoch, bool, bool]] = []
-        """What an answer depends on besides the record: who is alive, and who would be the next leader."""
+        self._nodes: tuple[NodeId | None, list[tuple[NodeId, NodeEpoch, bool, bool]]] = (None, [])
+        """What an answer depends on besides the record: who is not to be named, who is alive, and who would be the next leader."""
         self._encoded: dict[tuple[UUID, int], tuple[list[PartitionState | None], list[bytes]]] = {}
 
-    def partitions(self, image: MetadataImage, topic: TopicState, version: int) -> Sequence[bytes]:
-        """Valid until the next call. 0.4 ms for 10,000 partitions that have not changed, 5 us for each that has."""
+    def partitions(self, image: MetadataImage, topic: TopicState, version: int, unnamed: NodeId | None = None) -> Sequence[bytes]:
+        """Valid until the next call. unnamed: a broker that may lead no more. 0.4 ms for 10,000 partitions that have not changed, 5 us for
+        each that has.
+        """
         nodes = [(node.node_id, node.node_epoch, node.fenced, node.draining) for node in image.nodes]
-        if nodes != self._nodes or self.kept_count > self._partitions_max:
+        if (unnamed, nodes) != self._nodes or self.kept_count > self._partitions_max:
             self._encoded.clear()
-            self.kept_count, self._nodes = 0, nodes
+            self.kept_count, self._nodes = 0, (unnamed, nodes)
         records, encoded = self._encoded.setdefault((topic.topic_id, version), ([], []))
         added = len(topic.partitions) - len(records)
         records += [None] * added
@@ -75,7 +78,7 @@ class PartitionCache:
         live = {node_id for node_id, _, fenced, _ in nodes if not fenced}
         for index, record in enumerate(topic.partitions):
             if records[index] is not record:
-                encoded[index] = encode_partition(_partition(image, record, live), version)
+                encoded[index] = encode_partition(_partition(image, record, live, unnamed), version)
                 records[index] = record
         return encoded
 
@@ -155,7 +158,9 @@ class _Answer:
 
     def known(self, topic: TopicState) -> EncodedTopic:
         head = MetadataResponseTopic(name=topic.name, topic_id=topic.topic_id, is_internal=topic.name in INTERNAL_TOPICS)
-        return EncodedTopic(head, self._cache.partitions(self._node.image, topic, self._ctx.api_version))
+        node = self._node
+        unnamed = None if node.can_write() else node.node_id
+        return EncodedTopic(head, self._cache.partitions(node.image, topic, self._ctx.api_version, unnamed))
 
     def encode(self, topics: list[EncodedTopic]) -> Response:
         node, ctx, request = self._node, self._ctx, self._request
@@ -173,8 +178,10 @@ class _Answer:
         return framing.encode_response_frame(apis.METADATA, ctx.api_version, ctx.correlation_id, encode_metadata, message)
 
 
-def _partition(image: MetadataImage, partition: PartitionState, live: set[NodeId]) -> MetadataResponsePartition:
+def _partition(image: MetadataImage, partition: PartitionState, live: set[NodeId], unnamed: NodeId | None) -> MetadataResponsePartition:
     leader = announced_leader(image, partition)
+    if leader is not None and leader.node_id == unnamed:
+        leader = None
     return MetadataResponsePartition(
         error_code=ErrorCode.NONE if leader is not None else ErrorCode.LEADER_NOT_AVAILABLE,
         partition_index=partition.partition,

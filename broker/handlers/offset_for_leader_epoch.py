@@ -8,6 +8,7 @@ from typing import Final
 from broker.dispatch import encode_response
 from broker.errors import ErrorCode
 from broker.handlers.fetch import check_leader_epoch
+from broker.lease import wait_led
 from broker.partition.partition import Partition
 from broker.ports import Node, RequestContext, Response
 from broker.wire import framing
@@ -35,9 +36,9 @@ async def handle_offset_for_leader_epoch(node: Node, ctx: RequestContext) -> Res
 
 async def _answer(node: Node, deadline: float, topic_name: str, wanted: OffsetForLeaderPartition) -> EpochEndOffset:
     response = EpochEndOffset(partition=wanted.partition)
-    partition = await node.partitions.wait_open(topic_name, wanted.partition, deadline)
+    partition = await wait_led(node, topic_name, wanted.partition, deadline)
     if not isinstance(partition, Partition):
-        response.error_code = ErrorCode.NOT_LEADER_OR_FOLLOWER if partition is ErrorCode.LEADER_NOT_AVAILABLE else partition
+        response.error_code = partition
         return response
     response.error_code = check_leader_epoch(partition, wanted.current_leader_epoch)
     if response.error_code == ErrorCode.NONE:

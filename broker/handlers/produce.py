@@ -3,8 +3,10 @@
 Invariants: all partitions of a request that are open here go into one group, at once, so requests of a connection enter the log in their
 order; a partition that is just being opened takes its part as soon as it is open, before anybody who came later; what a producer sent
 behind a part that was refused is refused, too, until that comes again; acks 1 means what acks -1 means (there is no weaker durability to
-offer); nothing is acknowledged that is not durable; without a live session nothing is appended, and the connection is closed: our metadata
-are old then, and librdkafka, told NOT_LEADER, would ask nobody but us for newer ones, for ever.
+offer); nothing is acknowledged that is not durable; internal topics take no records of clients, whatever their client id; without a live
+session nothing is appended, and the connection is closed: our metadata are old then, and librdkafka, told NOT_LEADER, would ask nobody but
+us for newer ones, for ever. A batch is called out of order only by a broker that leads alone (`broker.lease`), because clients do not
+repeat it then.
 Limits: a part waits for its partition at most the request's timeout, and 30 s; 0.5 s before the election is held, because answers of one
 connection keep their order and a source that hangs, or a long recovery, must not hold up the rest. How long durability may take is bounded
 by the WAL, which fails everything that is pending at its own deadline.
@@ -101,7 +103,7 @@ class _ProduceCall:
             times.end(number, loop_time(), counts=group.outcomes[0].code is ErrorCode.NONE)
             self._settle_one()
 
-        group = AppendGroup(settled, self._node.partitions.refused, trace=self._trace)
+        group = AppendGroup(settled, self._node.partitions.refused, leads_alone=self._node.leads_alone, trace=self._trace)
         self._groups.append((group, targets))
         self._pending_count += 1
         group.run(self._node.storage, parts, self._node.now_ms())

@@ -1,7 +1,8 @@
 """Batches for many partitions become one group of the storage: one WAL object holds all of them or none.
 
 Invariants: everything is checked before anything changes, so a refused partition leaves no trace and a refused group changes nothing; a
-partition appears once in a group; a batch whose predecessor was refused is refused, too (`RefusedBatches`); what readers of the store have
+partition appears once in a group; a batch whose predecessor was refused is refused, too (`RefusedBatches`); a refusal that clients take
+for final and that depends on where the log ends needs a broker that leads alone (`broker.lease`); what readers of the store have
 to know of a transaction is in the group of its batch; nobody is told "appended" before it is durable, and that goes for repetitions of a
 batch that is itself not durable yet.
 Must not: await, or know the wire format. Budget: 25 us for one partition with one small batch.
@@ -25,6 +26,9 @@ from stream.storage import AppendEntry, Storage
 from stream.tracing import RequestTrace
 
 _NO_OFFSET: Final = Offset(-1)
+
+_DEPENDS_ON_END: Final = frozenset({ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER, ErrorCode.INVALID_TXN_STATE})
+"""Refusals that are wrong if a later leader has appended more. Nothing is written, so the fence in the WAL does not protect them."""
 
 Content: TypeAlias = memoryview | Marker | None
 """A producer's batch, or the end of its transaction; None: the request held nothing, which is refused."""
@@ -71,23 +75,25 @@ class _Planned:
 class AppendGroup:
     """One group on its way. `outcomes` has one entry for each part, in order; `settled` is called once, when all of them are final."""
 
-    __slots__ = ("_from_coordinator", "_now_ms", "_pending_count", "_planned", "_refused", "_settled", "_trace", "outcomes")
+    __slots__ = ("_from_coordinator", "_leads_alone", "_pending_count", "_planned", "_refused", "_settled", "_trace", "outcomes")
 
     def __init__(
         self,
         settled: Callable[[], None],
         refused: RefusedBatches | None = None,
         *,
+        leads_alone: Callable[[], bool] | None = None,
         from_coordinator: bool = False,
         trace: RequestTrace | None = None,
     ) -> None:
-        """refused: None where nothing has a sequence. from_coordinator: of this broker, whose transactional batches are a producer's but
-        carry none.
+        """refused, leads_alone (as `Node.leads_alone`): None where nothing has a sequence. from_coordinator: of this broker, whose
+        transactional batches are a producer's but carry none.
         """
         self.outcomes: list[AppendOutcome] = []
         self._planned: list[_Planned] = []
         self._settled: Callable[[], None] | None = settled
         self._refused = refused
+        self._leads_alone = leads_alone
         self._from_coordinator = from_coordinator
         self._trace = trace
         self._pending_count = 1
@@ -118,7 +124,7 @@ class AppendGroup:
             records = content
             plan = log.plan(records, now_ms, from_coordinator=self._from_coordinator)
         if isinstance(plan, Refusal):
-            self._refuse(partition, records, outcome, plan.code, plan.message)
+            self._refuse(partition, records, outcome, *self._certain(plan))
             outcome.record_errors = plan.record_errors
         elif isinstance(plan, KnownBatch):
             self._await_repetition(partition, plan, records, outcome)
@@ -135,6 +141,12 @@ class AppendGroup:
         if not self._refused or not isinstance(content, memoryview):
             return None
         return self._refused.held_back(partition.topic_name, partition.index, content, partition.log.producers, monotonic_ms())
+
+    def _certain(self, plan: Refusal) -> tuple[ErrorCode, str]:
+        """Return code and message of a refusal, or those of a retriable one if a later leader may know better."""
+        if plan.code not in _DEPENDS_ON_END or self._leads_alone is None or self._leads_alone():
+            return plan.code, plan.message
+        return ErrorCode.NOT_LEADER_OR_FOLLOWER, f"{plan.message}, as far as this broker knows; another one may lead the partition by now"
 
     def _refuse(
         self, partition: Partition, batch: BatchHeader | memoryview | None, outcome: AppendOutcome, code: ErrorCode, message: str

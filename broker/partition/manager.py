@@ -198,6 +198,11 @@ class PartitionManager:
     def __len__(self) -> int:
         return len(self._served)
 
+    def wake_readers(self) -> None:
+        """Have every parked fetch look again, because the session is lost. O(partitions)."""
+        for partition in self._served.values():
+            partition.wake_readers()
+
     def traffic(self) -> Traffic:
         """So far. O(partitions)."""
         return self._left.with_partitions(self._served.values())

@@ -111,6 +111,10 @@ class Partition:
     def refuse_records(self) -> None:
         """Somebody else is to lead: append nothing more, wake the readers. What was appended may still be acknowledged."""
         self.accepts_records = False
+        self.wake_readers()
+
+    def wake_readers(self) -> None:
+        """Have parked fetches look again: this broker may not be the one to answer them any more."""
         for wait in list(self._fetch_waits):
             wait.interrupt()
 

@@ -193,7 +193,7 @@ class TransactionCoordinator:
 
     async def describe(self, transactional_id: str) -> TransactionMetadata | ErrorCode:
         await self._led.ready(transactional_id)
-        found = self._led.find(transactional_id)
+        found = self._led.find(transactional_id, is_read=True)
         if isinstance(found, ErrorCode):
             return found
         transaction = found.transactions.get(transactional_id)
@@ -221,11 +221,13 @@ class TransactionCoordinator:
             if isinstance(state, ErrorCode):
                 return state
             transaction = self._transaction(state, transactional_id, create=create)
-            if isinstance(transaction, ErrorCode):
-                return transaction
-            outcome = step(transaction)
+            outcome = transaction if isinstance(transaction, ErrorCode) else step(transaction)
             if isinstance(outcome, Persist):
+                assert isinstance(transaction, Transaction), "an error persists nothing"
                 outcome = await self._persist(state, transaction, outcome)
+            elif not self._log.leads_alone:
+                # Nothing is appended, so the fence in the WAL does not protect this answer: the next coordinator may know better.
+                return ErrorCode.NOT_COORDINATOR
             if outcome is not ErrorCode.CONCURRENT_TRANSACTIONS or not await _until_changed(state, transactional_id, deadline):
                 return outcome
 

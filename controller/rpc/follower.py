@@ -136,6 +136,10 @@ class MetadataFollower:
         """The session is alive as far as can be known here. Cost: one look at the clock."""
         return self._lease.is_alive(self._now())
 
+    def leads_alone(self) -> bool:
+        """No other broker can have been made the leader of what this one leads. Cost: one look at the clock."""
+        return self._now() < self._lease.alone_until
+
     def subscribe(self, subscriber: Subscriber) -> None:
         """Call `subscriber` after every batch; at once with everything if the image holds something."""
         self._subscribers.append(subscriber)
@@ -260,10 +264,10 @@ class MetadataFollower:
             self._session_changed()
             return
         is_refused = code is StatusCode.UNAVAILABLE and "refused" in detail
-        nobody_fences = is_refused or detail == STOPPING_DETAIL or code is StatusCode.FAILED_PRECONDITION
+        nobody_fences = detail == STOPPING_DETAIL or code is StatusCode.FAILED_PRECONDITION
         if address == self._session_at or not self._session_at:
-            self._lease.stream_broke(self._now(), nobody_fences=nobody_fences)
-        asks_again = heard and isinstance(why, RpcFailed) and address == self._session_at and not nobody_fences
+            self._lease.stream_broke(self._now(), nobody_fences=nobody_fences, refused=is_refused)
+        asks_again = heard and isinstance(why, RpcFailed) and address == self._session_at and not (nobody_fences or is_refused)
         if not asks_again:
             self._client.redirect(detail if code is StatusCode.FAILED_PRECONDITION else "")
         if heard:

@@ -4,10 +4,12 @@ import asyncio
 from pathlib import Path
 
 import pytest
+from confluent_kafka import Consumer, TopicPartition
 from support.ack_recorder import AioLoad, ConfluentLoad, check, read_back
 from support.cluster import until
 from support.fault_store import FaultCluster
 
+from broker.partition.partition import Partition
 from controller.metadata.delta import MetadataDelta
 from controller.metadata.image import MetadataImage
 from controller.rpc.messages import CreateTopics, NewTopic
@@ -54,6 +56,38 @@ async def test_broker_cut_from_the_controller_stops_before_another_takes_over(tm
         log = await read_back(cluster.bootstrap, "t", [0, 1])
         check(load, log)
         check(aio, log)
+
+
+async def test_consumer_of_a_broker_cut_from_the_controller_goes_on_with_the_new_leader(tmp_path: Path) -> None:
+    """It knows no other broker, and reads to the end of what the new leader took, without being told to begin somewhere else."""
+    async with FaultCluster(tmp_path, linked=True) as cluster:
+        await create_topic(cluster)
+        config = {"bootstrap.servers": f"127.0.0.1:{cluster.brokers[1].port}", "group.id": "g", "auto.offset.reset": "error"}
+        consumer = Consumer({**config, "enable.auto.commit": False})
+        consumer.assign([TopicPartition("t", 0, 0)])
+        offset = 0
+
+        async def read_to(end_offset: int) -> None:
+            nonlocal offset
+            async with asyncio.timeout(60):
+                while offset < end_offset:
+                    for message in await asyncio.to_thread(consumer.consume, 500, 0.2):
+                        assert message.error() is None, message.error()
+                        assert message.offset() == offset
+                        offset += 1
+
+        try:
+            async with ConfluentLoad(cluster.bootstrap, "t", [0], **SHORT_PATIENCE) as load:
+                await load.until_acknowledged(50)
+                await read_to(50)
+                cluster.links[1].cut()
+                await until(lambda: cluster.leader_of("t") == 0)
+                await load.until_acknowledged(150)
+            led = await cluster.brokers[0].partitions.wait_open("t", 0, asyncio.get_running_loop().time() + 10)
+            assert isinstance(led, Partition)
+            await read_to(led.high_watermark)
+        finally:
+            consumer.close()
 
 
 @pytest.mark.parametrize("clock_stands", [False, True], ids=["clock-goes", "clock-stands"])

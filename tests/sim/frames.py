@@ -6,7 +6,21 @@ from typing import Any
 from broker.wire.codecs import CODECS
 from broker.wire.primitives import Reader, Writer
 
-CONNECTION = SimpleNamespace(id=1, listener="PLAINTEXT", local_host="127.0.0.1", local_port=9092, peer="sim", peer_host="sim")
+
+def connection_info(number: int) -> SimpleNamespace:
+    """`broker.ports.ConnectionInfo`. number: grows from connection to connection."""
+    return SimpleNamespace(
+        id=number,
+        listener="PLAINTEXT",
+        local_host="127.0.0.1",
+        local_port=9092,
+        peer="sim",
+        peer_host="sim",
+        close_quietly=lambda: None,
+    )
+
+
+CONNECTION = connection_info(0)
 
 
 def encode_request(api: Any, version: int, message: Any) -> bytes:

@@ -143,6 +143,9 @@ class SimBroker:
     def can_write(self) -> bool:
         return (self.follower.can_write() or not self.world.leases) and not self.storage.fenced
 
+    def leads_alone(self) -> bool:
+        return (self.follower.leads_alone() or not self.world.leases) and not self.storage.fenced
+
     def departed(self) -> list[NodeState]:
         return []
 
@@ -247,6 +250,7 @@ class SimBroker:
             return
         if self.world.leases or self.follower.fenced:
             self.storage.stop_acknowledging()
+            self.partitions.wake_readers()
         if self.follower.fenced:
             self._end("fenced by the controller")
 

@@ -21,6 +21,7 @@ class MemoryLog:
         self.appended = asyncio.Event()
         self.epoch = 1
         self.can_write = True
+        self.leads_alone = True
 
     def is_ours(self, partition: int) -> bool:
         return partition not in self.foreign

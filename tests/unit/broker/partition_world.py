@@ -179,6 +179,7 @@ class Broker:
         self.node_id, self.node_epoch, self.cluster_id = me.node_id, me.node_epoch, "test"
         self.config = BrokerConfig()
         self.writable = True
+        self.is_unsure = False
         self.metadata = ControllerStreamMetadata(world, world, me)
         self.storage = Storage(world.store, self.metadata, me, CONFIG, now_ms=self.now_ms, rng=Random(1), on_fenced=lambda _: None)
         self.reported = []
@@ -197,6 +198,9 @@ class Broker:
 
     def can_write(self):
         return self.writable
+
+    def leads_alone(self):
+        return self.writable and not self.is_unsure
 
     async def opened(self, topic, index=0) -> Partition:
         found = await self.partitions.wait_open(topic, index, asyncio.get_running_loop().time() + 5)

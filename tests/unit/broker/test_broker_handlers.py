@@ -1,5 +1,6 @@
 """Handlers through the dispatcher over a real metadata image, with a controller that is only a list of what was asked of it."""
 
+import asyncio
 import struct
 from collections.abc import Awaitable
 from dataclasses import dataclass, field
@@ -27,6 +28,7 @@ from broker.wire.gen import (
     delete_topics,
     describe_cluster,
     describe_configs,
+    find_coordinator,
     init_producer_id,
     list_groups,
     metadata,
@@ -48,8 +50,13 @@ class FakeConnection:
     peer: str = "10.1.1.1:5"
     peer_host: str = "10.1.1.1"
 
+    closed: bool = False
+
     def close(self, reason: str) -> None:
         raise CannotAnswer(reason)
+
+    def close_quietly(self) -> None:
+        self.closed = True
 
 
 @dataclass
@@ -133,7 +140,7 @@ class Fixture:
             node_id=1, node_epoch=1, cluster_id="c-1", image=self.image, client=self.client, config=BrokerConfig(**settings),
             stream_config=StreamConfig(), compaction_config=CompactionConfig(),
             storage=SimpleNamespace(is_full=False, fenced=False),
-            now_ms=lambda: 0, can_write=lambda: True, departed=lambda: self.departed.listed(0),
+            now_ms=lambda: 0, can_write=lambda: True, leads_alone=lambda: True, departed=lambda: self.departed.listed(0),
         )  # fmt: skip
         self.node.producer_ids = ProducerIds(cast("Node", self.node))
         self.connection = FakeConnection()
@@ -355,6 +362,38 @@ async def test_creation_that_may_work_later_is_a_missing_leader(fixture: Fixture
     fixture.client.status = messages.Status.INVALID_REPLICATION_FACTOR
     (topic,) = (await fixture.metadata("new", auto=True)).topics
     assert topic.error_code == ErrorCode.INVALID_REPLICATION_FACTOR
+
+
+async def test_without_a_session_nobody_is_told_who_leads(fixture: Fixture) -> None:
+    """The image moves no more. A client whose connection is closed asks another broker; one that knows no other has to learn of them."""
+    fixture.topic("a")
+    fixture.topic("b", leader=2)
+    assert [topic.partitions[0].leader_id for topic in (await fixture.metadata("a", "b")).topics] == [1, 2]
+    fixture.node.can_write = lambda: False
+    answer = await fixture.metadata("a", "b")
+    assert [broker.node_id for broker in answer.brokers] == [1, 2]
+    led = [topic.partitions[0] for topic in answer.topics]
+    assert [(partition.error_code, partition.leader_id) for partition in led] == [(ErrorCode.LEADER_NOT_AVAILABLE, -1), (0, 2)]
+    await asyncio.sleep(0)
+    assert fixture.connection.closed
+    with pytest.raises(CannotAnswer, match="FindCoordinator"):
+        await fixture.ask(apis.FIND_COORDINATOR, 4, find_coordinator.FindCoordinatorRequest(key_type=0, coordinator_keys=["g"]))
+    with pytest.raises(CannotAnswer, match="DescribeCluster"):
+        await fixture.ask(apis.DESCRIBE_CLUSTER, 1, describe_cluster.DescribeClusterRequest())
+    assert (await fixture.ask(apis.API_VERSIONS, 3, api_versions.ApiVersionsRequest("probe", "1.0"))).error_code == 0
+
+
+async def test_the_only_broker_keeps_its_clients_while_it_has_no_session(fixture: Fixture) -> None:
+    fixture.topic("a")
+    fixture.image.apply_all([broker_record(2, fenced=True)])
+    fixture.node.can_write = lambda: False
+    (topic,) = (await fixture.metadata("a")).topics
+    assert topic.partitions[0].error_code == ErrorCode.LEADER_NOT_AVAILABLE
+    await asyncio.sleep(0)
+    assert not fixture.connection.closed
+    fixture.node.can_write = lambda: True
+    (topic,) = (await fixture.metadata("a")).topics
+    assert topic.partitions[0].leader_id == 1
 
 
 # --- topics --------------------------------------------------------------------------------------------------------------------------

@@ -63,6 +63,20 @@ def joining(member_id: str = "") -> JoinRequest:
     return JoinRequest(member_id, None, "c", "/h", 10_000, 10_000, "consumer", (Protocol("range", b"sub"),), needs_known_member_id=False)
 
 
+async def test_a_coordinator_that_may_not_lead_alone_tells_no_offsets() -> None:
+    """The next coordinator may have newer ones. A commit here is safe: it is answered when it is durable."""
+    log = MemoryLog()
+    coordinator = coordinator_on(log)
+    await loaded(coordinator)
+    log.leads_alone = False
+    key = ("t", 0)
+    assert await coordinator.commit_offsets("g", "", None, -1, {key: CommittedOffset(7, -1, "", 1)}) == {key: ErrorCode.NONE}
+    assert coordinator.fetch_offsets("g") is ErrorCode.NOT_COORDINATOR
+    log.leads_alone = True
+    assert committed(coordinator.fetch_offsets("g")) == {key: CommittedOffset(7, -1, "", 1)}
+    coordinator.close()
+
+
 async def test_offsets_are_visible_only_when_durable() -> None:
     log = MemoryLog()
     coordinator = coordinator_on(log)

@@ -264,3 +264,80 @@ async def test_a_byte_limiter_grants_in_order_and_survives_cancelled_waiters():
     await asyncio.gather(*tasks, return_exceptions=True)
     async with limiter.hold(100):
         pass
+
+
+# --- without a session, or without knowing that it leads alone -----------------------------------------------------------------------
+
+
+async def test_without_a_session_nothing_is_read(one):
+    await one.produce("t", batch(b"a", b"b"))
+    one.writable = False
+    found = await one.fetch("t")
+    assert (found.error, found.values, found.high_watermark) == (ErrorCode.NOT_LEADER_OR_FOLLOWER, [], -1)
+    for timestamp in (-1, -2, -3, NOW):
+        assert (await one.list_offsets("t", timestamp)).error_code == ErrorCode.NOT_LEADER_OR_FOLLOWER
+    assert (await one.epoch_end("t", 0)).error_code == ErrorCode.NOT_LEADER_OR_FOLLOWER
+    one.writable = True
+    assert (await one.fetch("t")).values == [b"a", b"b"]
+
+
+async def test_an_offset_behind_a_stale_end_is_not_called_out_of_range(one):
+    """The new leader has records there: a consumer that is told OFFSET_OUT_OF_RANGE begins somewhere else."""
+    await one.produce("t", batch(b"a"))
+    assert (await one.fetch("t", 5)).error == ErrorCode.OFFSET_OUT_OF_RANGE
+    one.writable = False
+    assert (await one.fetch("t", 5)).error == ErrorCode.NOT_LEADER_OR_FOLLOWER
+
+
+async def test_a_parked_fetch_is_answered_when_the_session_ends(one):
+    poll = parked(one, [("t", 0, 0)])
+    await turns()
+    one.writable = False
+    one.partitions.wake_readers()
+    assert (await poll).responses[0].partitions[0].error_code == ErrorCode.NOT_LEADER_OR_FOLLOWER
+
+
+async def test_a_fetch_of_a_stopped_process_looks_at_the_clock_before_it_answers(one):
+    """Nobody had the time to wake it: its wait is over at the same moment as the session."""
+    poll = parked(one, [("t", 0, 0)], max_wait_ms=20)
+    await turns()
+    one.writable = False
+    assert (await poll).responses[0].partitions[0].error_code == ErrorCode.NOT_LEADER_OR_FOLLOWER
+
+
+async def test_a_cold_read_that_outlives_the_session_gives_nothing(one, monkeypatch):
+    await one.produce("t", batch(b"a"))
+    partition = one.partitions.get("t", 0)
+
+    async def read(*_args, **_options):
+        one.writable = False
+        await asyncio.sleep(0)
+        return [batch(b"a")]
+
+    monkeypatch.setattr(type(partition), "read_cached", lambda *_args, **_options: None)
+    monkeypatch.setattr(type(partition), "read", read)
+    found = await one.fetch("t", max_wait_ms=1_000)
+    assert (found.error, found.values, found.high_watermark) == (ErrorCode.NOT_LEADER_OR_FOLLOWER, [], -1)
+
+
+async def test_a_look_up_that_outlives_the_session_finds_nothing(one, monkeypatch):
+    await one.produce("t", batch(b"a"))
+
+    async def look_up(*_args):
+        one.writable = False
+        await asyncio.sleep(0)
+        return (0, NOW)
+
+    monkeypatch.setattr(type(one.storage), "offset_for_timestamp", look_up)
+    found = await one.list_offsets("t", NOW)
+    assert (found.error_code, found.offset) == (ErrorCode.NOT_LEADER_OR_FOLLOWER, -1)
+
+
+async def test_while_the_controller_may_be_alive_records_are_given_but_no_ends(one):
+    """Its address refuses connections: most often it is gone. Records never change, ends do."""
+    await one.produce("t", batch(b"a"))
+    one.is_unsure = True
+    assert (await one.fetch("t")).values == [b"a"]
+    assert (await one.fetch("t", 5)).error == ErrorCode.NOT_LEADER_OR_FOLLOWER
+    assert (await one.list_offsets("t", -1)).error_code == ErrorCode.NOT_LEADER_OR_FOLLOWER
+    assert (await one.epoch_end("t", 0)).error_code == ErrorCode.NOT_LEADER_OR_FOLLOWER

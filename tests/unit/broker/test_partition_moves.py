@@ -129,6 +129,22 @@ async def test_a_request_behind_one_that_never_comes_again_is_out_of_order_in_th
     await asyncio.gather(one.close(), two.close())
 
 
+async def test_a_broker_that_may_lead_no_more_calls_nothing_out_of_order():
+    """What lies between may be in the log of the next leader. librdkafka would begin a new epoch and write it twice."""
+    world, one = await world_of(1)
+    world.topic("t")
+    assert (await one.produce("t", idempotent(0, b"0"))).base_offset == 0
+    one.is_unsure = True
+    refused = [await one.produce("t", idempotent(at, b"%d" % at)) for at in (2, 3)]
+    assert [answer.error_code for answer in refused] == [ErrorCode.NOT_LEADER_OR_FOLLOWER] * 2
+    assert (await one.produce("t", idempotent(0, b"0"))).base_offset == 0, "a repetition"
+    assert (await one.produce("t", idempotent(1, b"1"))).base_offset == 1, "in line: the WAL protects it"
+    one.is_unsure = False
+    assert [(await one.produce("t", idempotent(at, b"%d" % at))).base_offset for at in (2, 3)] == [2, 3]
+    assert (await one.produce("t", idempotent(9, b"9"))).error_code == ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER
+    await one.close()
+
+
 async def test_those_who_wait_at_a_target_that_is_no_target_any_more_are_sent_on():
     world, one, two, three = await world_of(1, 2, 3)
     world.topic("t")

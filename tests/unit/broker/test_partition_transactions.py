@@ -107,6 +107,9 @@ async def test_within_a_transaction_a_producer_writes_nothing_else(one):
     await one.produce("t", transactional(7, 0, b"a"))
     plain = batch(b"b", producer_id=7, producer_epoch=0, base_sequence=1)
     assert (await one.produce("t", plain)).error_code == ErrorCode.INVALID_TXN_STATE
+    one.is_unsure = True
+    assert (await one.produce("t", plain)).error_code == ErrorCode.NOT_LEADER_OR_FOLLOWER, "another leader may know that it is over"
+    one.is_unsure = False
     assert (await one.produce("t", transactional(7, 0, b"a"))).base_offset == 0, "a repetition is one"
     await one.mark("t", 7, commit=True)
     assert (await one.produce("t", transactional(7, 0, b"a"))).base_offset == 0, "also when the transaction is over"

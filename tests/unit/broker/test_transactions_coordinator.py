@@ -153,6 +153,20 @@ async def test_a_coordinator_that_lost_touch_confirms_nothing() -> None:
     world.coordinator.close()
 
 
+async def test_a_coordinator_that_may_not_lead_alone_answers_only_what_it_appends() -> None:
+    """A firewall rejects its connections: the next coordinator may have the producer's next transaction, which this one does not know."""
+    world = World()
+    producer = await world.begun(T0)
+    assert await world.coordinator.end("tid", producer, committed=True, connection_id=1) is ErrorCode.NONE
+    await world.until_state(TransactionState.COMPLETE_COMMIT)
+    world.log.leads_alone = False
+    assert await world.coordinator.end("tid", producer, committed=True, connection_id=1) is ErrorCode.NOT_COORDINATOR
+    assert await world.coordinator.end("unknown", producer, committed=True, connection_id=1) is ErrorCode.NOT_COORDINATOR
+    assert await world.coordinator.describe("tid") is ErrorCode.NOT_COORDINATOR
+    assert await world.coordinator.add_partitions("tid", producer, [T0], connection_id=1) is ErrorCode.NONE, "the WAL's fence protects it"
+    world.coordinator.close()
+
+
 async def test_what_was_not_durable_did_not_happen() -> None:
     world = World()
     producer = await world.begun(T0)

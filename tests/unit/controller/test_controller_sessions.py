@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from controller.config import ControllerConfig
 from controller.errors import InvalidConfig
-from controller.rpc.lease import Lease
+from controller.rpc.lease import HEARTBEAT_SHARE, Lease
 from controller.sessions import Sessions
 from stream.ids import NodeEpoch, NodeId
 
@@ -145,7 +145,7 @@ def lease_at_zero() -> Lease:
 
 def test_a_broken_stream_shortens_the_lease_below_the_grace_until_a_new_one_is_answered() -> None:
     lease = lease_at_zero()
-    lease.stream_broke(1.0, nobody_fences=False)
+    lease.stream_broke(1.0)
     assert lease.is_alive(1.3)
     assert not lease.is_alive(1.0 + GRACE_MS / 1_000 - 0.5)
     lease.stream_began()
@@ -157,10 +157,36 @@ def test_a_broken_stream_shortens_the_lease_below_the_grace_until_a_new_one_is_a
 
 def test_a_controller_that_is_gone_fences_nobody_so_the_lease_keeps_its_length() -> None:
     lease = lease_at_zero()
-    lease.stream_broke(1.0, nobody_fences=False)
+    lease.stream_broke(1.0)
     lease.stream_broke(1.1, nobody_fences=True)
     assert lease.is_alive(5.0)
     assert not lease.is_alive(TIMEOUT_MS / 1_000)
+
+
+def test_an_address_that_refuses_connections_is_no_proof_that_nobody_fences() -> None:
+    """A firewall that rejects answers the same for a controller that lives. What the WAL protects goes on, all else ends in time."""
+    lease = lease_at_zero()
+    lease.stream_broke(1.0)
+    lease.stream_broke(1.1, refused=True)
+    assert lease.is_alive(5.0)
+    assert 1.0 < lease.alone_until < 1.0 + GRACE_MS / 1_000 * (1 - HEARTBEAT_SHARE)
+    lease.stream_broke(1.2, nobody_fences=True)
+    assert lease.alone_until == lease.until
+    lease.stream_broke(1.3, refused=True)
+    lease.stream_began()
+    lease.sent(1, 3.0)
+    lease.answered(1)
+    assert lease.alone_until == lease.until > 7.0
+
+
+@pytest.mark.parametrize("proof", ["nobody_fences", "refused"])
+def test_what_comes_after_the_end_of_the_lease_does_not_bring_it_back(proof: str) -> None:
+    """The controller fenced after the grace, its record was sent to the others, and only then it stopped or lost its leadership."""
+    lease = lease_at_zero()
+    lease.stream_broke(1.0)
+    lease.stream_broke(1.0 + GRACE_MS / 1_000, **{proof: True})
+    assert not lease.is_alive(2.0)
+    assert lease.alone_until <= lease.until < 2.0
 
 
 def test_a_lease_that_was_ended_never_comes_back() -> None:

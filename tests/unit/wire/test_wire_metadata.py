@@ -70,7 +70,7 @@ def test_what_is_kept_follows_records_and_brokers() -> None:
         assert topic is not None
         live = {item.node_id for item in image.nodes if not item.fenced}
         for version in (1, 12):
-            fresh = [encode_partition(_partition(image, item, live), version) for item in topic.partitions]
+            fresh = [encode_partition(_partition(image, item, live, None), version) for item in topic.partitions]
             assert list(cache.partitions(image, topic, version)) == fresh
 
 
