@@ -83,6 +83,23 @@ class StreamReader:
             offset = max(offset, ranges[-1].range.end_offset)
         return None if found is None or found[0] >= end_offset else (Offset(found[0]), Millis(found[1]))
 
+    async def newest_timestamp(self, stream_id: StreamId, start_offset: Offset, end_offset: Offset) -> tuple[Offset, Millis] | None:
+        """See Storage.newest_timestamp. Only a range that crosses an end can have a time that no record between the two offsets has."""
+        for timestamp_ms in sorted(self._newest_timestamps(stream_id, start_offset, end_offset), reverse=True):
+            found = await self.offset_for_timestamp(stream_id, timestamp_ms, start_offset, end_offset)
+            if found is not None:
+                return found
+        return None
+
+    def _newest_timestamps(self, stream_id: StreamId, offset: Offset, end_offset: Offset) -> set[Millis]:
+        """Of each committed range and each entry behind them that is whole below `end_offset`: one that is not may not be durable yet."""
+        found: set[Millis] = set()
+        while offset < end_offset and (ranges := self._metadata.objects(stream_id, offset, end_offset, self._plan_max)):
+            found.update(source.range.max_timestamp_ms for source in ranges)
+            offset = ranges[-1].range.end_offset
+        found.update(entry.max_timestamp_ms for entry in self._cache.entries_after(stream_id, offset) if entry.end_offset <= end_offset)
+        return found
+
     def _timestamp_in_cache(self, stream_id: StreamId, timestamp_ms: int, offset: Offset) -> tuple[int, int] | None:
         """Entries and batches know their newest timestamp, so hardly more than one is decoded."""
         for entry in self._cache.entries_after(stream_id, offset):

@@ -396,6 +396,12 @@ class Storage:
         start_offset = Offset(0) if handle is None else handle.start_offset
         return await self._reader.offset_for_timestamp(stream_id, timestamp_ms, start_offset, end_offset)
 
+    async def newest_timestamp(self, stream_id: StreamId, end_offset: Offset) -> tuple[Offset, Millis] | None:
+        """(offset, timestamp) of the first record below `end_offset` that has the newest timestamp; None: there are no records."""
+        handle = self._handles.get(stream_id)
+        start_offset = Offset(0) if handle is None else handle.start_offset
+        return await self._reader.newest_timestamp(stream_id, start_offset, end_offset)
+
     # --- what the parts report -----------------------------------------------------------------------------------------------------
 
     def _cut(self) -> None:

@@ -56,9 +56,11 @@ def handle_fetch(node: Node, ctx: RequestContext) -> Response | Awaitable[Respon
 class _Target:
     """One partition of the request and what is known of it so far."""
 
-    __slots__ = ("is_cold", "is_opening", "partition", "result", "size_bytes", "topic_name", "wanted")
+    __slots__ = ("is_cold", "is_opening", "partition", "result", "size_bytes", "topic_id", "topic_name", "wanted")
 
-    def __init__(self, topic_name: str | None, wanted: FetchPartition) -> None:
+    def __init__(self, topic_id: UUID | None, topic_name: str | None, wanted: FetchPartition) -> None:
+        """topic_id: the request names the topic by its id; then the name is what this broker's metadata say at the moment."""
+        self.topic_id = topic_id
         self.topic_name = topic_name
         self.wanted = wanted
         self.reset()
@@ -101,13 +103,9 @@ class _FetchCall:
         self._targets: list[_Target] = []
         by_id = ctx.api_version >= _BY_TOPIC_ID_FROM
         for topic in request.topics:
-            name: str | None = topic.topic
-            key: TopicKey = topic.topic
-            if by_id:
-                state = None if topic.topic_id is None else node.image.topics.by_id(topic.topic_id)
-                name = None if state is None else state.name
-                key = topic.topic_id or _NO_TOPIC_ID
-            targets = [_Target(name, wanted) for wanted in topic.partitions]
+            topic_id = (topic.topic_id or _NO_TOPIC_ID) if by_id else None
+            key: TopicKey = topic.topic if topic_id is None else topic_id
+            targets = [_Target(topic_id, None if by_id else topic.topic, wanted) for wanted in topic.partitions]
             self._topics.append((key, targets))
             self._targets += targets
         if self._targets:
@@ -130,6 +128,10 @@ class _FetchCall:
         self._size_bytes = 0
         may_read = self._node.can_write()
         for target in self._targets:
+            if target.topic_id is not None:
+                # While the fetch waited, the topic may have been deleted, and another one may have got its name.
+                topic = self._node.image.topics.by_id(target.topic_id)
+                target.topic_name = None if topic is None else topic.name
             if not may_read:
                 self._refuse(target)
                 continue

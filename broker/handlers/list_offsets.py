@@ -23,7 +23,7 @@ from broker.wire.gen.list_offsets import (
     ListOffsetsTopicResponse,
     decode_request,
 )
-from stream.ids import Millis, Offset
+from stream.ids import Offset
 
 _LATEST: Final = -1
 _EARLIEST: Final = -2
@@ -93,14 +93,7 @@ async def _find(node: Node, partition: Partition, timestamp_ms: int, end_offset:
     if timestamp_ms == _LATEST_TIERED:
         return None
     if timestamp_ms == _MAX_TIMESTAMP:
-        timestamp_ms = _newest_timestamp(node, partition)
+        return await node.storage.newest_timestamp(partition.log.data.stream_id, end_offset)
     if timestamp_ms < 0:
         return ErrorCode.INVALID_REQUEST if timestamp_ms < _LATEST else None
     return await node.storage.offset_for_timestamp(partition.log.data.stream_id, timestamp_ms, end_offset)
-
-
-def _newest_timestamp(node: Node, partition: Partition) -> Millis:
-    """Of all records: the image knows the committed ones, the open log what was appended since."""
-    state = node.image.streams.get(partition.log.data.stream_id)
-    entries = () if state is None else state.entries
-    return Millis(max([partition.log.max_timestamp_ms, *(entry.max_timestamp_ms for entry in entries)]))

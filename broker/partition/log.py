@@ -79,8 +79,7 @@ _decode_producers = msgspec.msgpack.Decoder(ProducerSnapshot).decode
 
 
 class PartitionLog:
-    __slots__ = ("_config", "_leader_epoch", "data", "dirty_bytes", "epochs", "max_timestamp_ms", "meta", "producers", "rules",
-                 "transactions", "txn")  # fmt: skip
+    __slots__ = ("_config", "_leader_epoch", "data", "dirty_bytes", "epochs", "meta", "producers", "rules", "transactions", "txn")
 
     def __init__(self, meta: MetaStream, data: StreamHandle, txn: StreamHandle, config: LogConfig) -> None:
         self.meta = meta
@@ -92,8 +91,6 @@ class PartitionLog:
         self.epochs = LeaderEpochs()
         self.dirty_bytes = 0
         """Appended since the last checkpoint."""
-        self.max_timestamp_ms = -1
-        """Of what was appended or scanned here; older records are in the metadata image."""
         self._config = config
         self._leader_epoch = data.epoch
 
@@ -151,8 +148,6 @@ class PartitionLog:
     def appended(self, header: BatchHeader, base_offset: Offset, now_ms: Millis, marker: Marker | None = None) -> None:
         """The storage took the batch at `base_offset`."""
         self.dirty_bytes += header.size_bytes
-        if header.max_timestamp_ms > self.max_timestamp_ms or self.rules.is_log_append_time:
-            self.max_timestamp_ms = now_ms if self.rules.is_log_append_time else header.max_timestamp_ms
         if marker is not None:
             self.producers.record_marker(marker, now_ms)
             self.transactions.end(marker, base_offset)

@@ -36,12 +36,11 @@ from controller.metadata.configs import TOPIC_RESOURCE
 from controller.metadata.delta import MetadataDelta
 from controller.metadata.image import MetadataImage
 from controller.metadata.records import PartitionRecord
-from controller.metadata.topics import NO_LEADER, PartitionKey, is_moving
+from controller.metadata.topics import PartitionKey, is_moving
 from controller.rpc.load_messages import ERROR_CHARS_MAX, FailingPartition
 from controller.rpc.messages import MoveTiming
 from stream.clock import WallClock
 from stream.errors import StreamError
-from stream.ids import NodeId
 from stream.ids import Offset
 from stream.ports import WalIdentity
 from stream.storage import Storage
@@ -143,7 +142,8 @@ class PartitionManager:
         if topic is None or not 0 <= index < len(topic.partitions):
             return ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
         key = PartitionKey(topic.topic_id, index)
-        is_ours = self._desired(key) is not None or self._is_expected(key)
+        # Without a place nothing would end the wait of who is told that it is being opened.
+        is_ours = key in self._places and (self._desired(key) is not None or self._is_expected(key))
         return ErrorCode.LEADER_NOT_AVAILABLE if is_ours else ErrorCode.NOT_LEADER_OR_FOLLOWER
 
     def get_by_id(self, topic_id: UUID, index: int) -> Partition | ErrorCode:
@@ -272,17 +272,12 @@ class PartitionManager:
         if self._is_over:
             return
         if delta.everything:
-            keys = (
-                set(self._places)
-                | image.topics.led_by(self._me)
-                | image.topics.led_by(NO_LEADER)
-                | self._awaited([node.node_id for node in image.nodes])
-            )
+            keys = set(self._places) | image.topics.led_by(self._me) | self._awaited()
             names = {partition.topic_name for partition in self._served.values()}
         else:
             keys = set(delta.partitions)
             if delta.node_ids:
-                keys |= self._awaited(delta.node_ids)
+                keys |= self._awaited()
             if delta.removed_topic_ids:
                 keys.update(key for key in self._places if key.topic_id in delta.removed_topic_ids)
             names = {name for kind, name in delta.configs if kind == TOPIC_RESOURCE}
@@ -290,12 +285,13 @@ class PartitionManager:
             self._refresh_rules(names)
         self._reconcile(keys)
 
-    def _awaited(self, node_ids: Iterable[NodeId]) -> set[PartitionKey]:
-        """What may be awaited here from now on, or not any more, because these brokers came or went. Cost: O(what they led + places)."""
-        topics = self._image().topics
+    def _awaited(self) -> set[PartitionKey]:
+        """What may be awaited here from now on, or not any more, because a broker came or went: that of a dead leader, or of none, whose
+        next candidate it is or was. Cost: O(what has no leader + places)."""
+        image = self._image()
         keys = {key for key, place in self._places.items() if place.held is None}
-        for leader, led in topics.leaders().items():
-            if leader.node_id in node_ids and not self._image().nodes.is_alive(leader):
+        for leader, led in image.topics.leaders().items():
+            if not image.nodes.is_alive(leader):
                 keys |= led
         return keys
 

@@ -5,6 +5,7 @@
 
 import asyncio
 from collections import deque
+from contextlib import contextmanager
 from random import Random
 from types import SimpleNamespace
 from uuid import UUID
@@ -59,6 +60,7 @@ class World:
         self.uuids = 0
         self.open_requests = 0
         self.refusing_opens = 0
+        self.held_back = None
         self.apply([ClusterRecord("test")])
 
     def new_uuid(self):
@@ -68,9 +70,22 @@ class World:
     def apply(self, records):
         if records:
             self.image.apply_all(records)
+            if self.held_back is not None:
+                self.held_back += records
+                return
             delta = MetadataDelta.of(records)
             for subscriber in list(self.subscribers):
                 subscriber(delta, self.image)
+
+    @contextmanager
+    def at_once(self):
+        """Brokers see all changes in here as one, as after a time without a controller."""
+        self.held_back = []
+        yield
+        records, self.held_back = self.held_back, None
+        delta = MetadataDelta.of(records)
+        for subscriber in list(self.subscribers):
+            subscriber(delta, self.image)
 
     def run(self, result):
         if result.status is not m.Status.OK:

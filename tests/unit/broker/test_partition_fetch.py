@@ -157,6 +157,18 @@ async def test_topics_by_id(one):
     assert (await one.fetch(UUID(int=99), version=16)).error == ErrorCode.UNKNOWN_TOPIC_ID
 
 
+async def test_a_parked_fetch_by_id_gets_nothing_of_a_new_topic_with_the_old_name(one):
+    await one.produce("t", batch(b"old"))
+    old = one.image.topics.by_name("t").topic_id
+    waiting = asyncio.ensure_future(one.fetch(old, 1, version=13, max_wait_ms=60_000))
+    await turns()
+    world = one.world
+    with world.at_once():
+        world.delete("t")
+        world.topic("t")
+    assert (await waiting).error == ErrorCode.UNKNOWN_TOPIC_ID
+
+
 async def test_read_committed_gets_a_list_of_aborted_transactions(one):
     await one.produce("t", batch(b"a"))
     found = await one.fetch("t", isolation_level=1)
@@ -237,6 +249,20 @@ async def test_offsets_by_time(one):
     assert cold == [(6, NOW + 300), (4, NOW + 200)]
     assert (await one.list_offsets("t", -1)).error_code == ErrorCode.NOT_LEADER_OR_FOLLOWER
     await two.close()
+
+
+async def test_the_newest_time_is_that_of_a_durable_record(one):
+    """While a newer record was on its way to the store, there was no newest one."""
+    await one.produce("t", batch(b"a", timestamp=NOW))
+    await one.produce("t", batch(b"b", timestamp=NOW - 100))
+    one.storage.stop_acknowledging()
+    pending = one.start_produce({("t", 0): batch(b"c", timestamp=NOW + 500)})
+    await turns(20)
+    found = await one.list_offsets("t", -3)
+    assert (found.error_code, found.offset, found.timestamp) == (0, 0, NOW)
+    one.storage.resume_acknowledging()
+    await pending
+    assert (await one.list_offsets("t", -3)).offset == 2
 
 
 async def test_an_empty_log_has_no_offset_for_any_time(one):

@@ -11,6 +11,7 @@ from broker.partition.log import LogConfig
 from broker.partition.partition import Partition
 from broker.server import CannotAnswer
 from broker.wire.error_codes import ErrorCode
+from controller.metadata.records import PartitionRecord
 
 
 def state_of(partition):
@@ -278,6 +279,31 @@ async def test_leadership_that_comes_back_is_served_again():
     assert (await leader.values("t")) == [b"a"]
     assert events == [("t", 0, True), ("t", 0, False), ("t", 0, True)]
     await asyncio.gather(one.close(), two.close())
+
+
+async def test_the_heir_of_a_dead_heir_holds_a_place_and_answers():
+    """The candidate before it died after the leader: told that the partition is being opened, a fetch would wait for nothing, at once."""
+    world = World()
+    one, two, three = [await world.broker(number) for number in (1, 2, 3)]
+    world.topic("t")
+    old = world.record("t")
+    world.apply([PartitionRecord(old.topic_id, 0, (1, 2, 3), one.me.node_id, one.me.node_epoch, old.leader_epoch + 1, *old.stream_ids)])
+    await one.opened("t")
+    world.fence(one)
+    world.fence(two)
+    assert three.partitions.get("t", 0) is ErrorCode.LEADER_NOT_AVAILABLE
+    assert three.partitions.states().awaited == 1
+    assert (await three.fetch("t", max_wait_ms=20)).error == ErrorCode.NOT_LEADER_OR_FOLLOWER
+    await asyncio.gather(two.crash(), three.close(), one.crash())
+
+
+async def test_a_broker_that_follows_the_metadata_no_more_says_that_it_does_not_lead():
+    world = World()
+    one = await world.broker(1)
+    await one.partitions.abandon()
+    world.topic("t")
+    assert one.partitions.get("t", 0) is ErrorCode.NOT_LEADER_OR_FOLLOWER
+    await one.storage.abandon()
 
 
 async def test_a_deleted_topic_is_dropped_and_its_successor_is_empty():
