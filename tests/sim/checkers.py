@@ -173,6 +173,14 @@ class Checker:
                     self._fail(f"{part}: record {at} of the batch at {first} has offset {record.offset}")
                 self._history.read(part, record.offset, identity_of(record))
 
+    def acked_end(self, part: Part) -> int:
+        """Of everything that was acknowledged so far."""
+        return max(self._acked_end.get(part, {}).values(), default=0)
+
+    def is_owner(self, part: Part, epoch: int, writer: WalIdentity) -> bool:
+        """Is this the leader of that epoch?"""
+        return self._owners.get((part, epoch)) == writer
+
     def _own(self, part: Part, epoch: int, writer: WalIdentity) -> None:
         owner = self._owners.setdefault((part, epoch), writer)
         if owner != writer:

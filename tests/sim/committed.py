@@ -13,19 +13,19 @@ from broker.handlers.fetch import handle_fetch
 from broker.partition.partition import Partition
 from broker.wire import apis
 from broker.wire.gen import fetch as wire_fetch
-from objectstore.errors import ObjectStoreError
+from objectstore.errors import ObjectNotFound, ObjectStoreError
 from stream.batch.control import decode_marker
 from stream.batch.header import Buffer, iter_headers
 from stream.batch.records import decode_records
 from stream.block_cache import BlockCache
-from stream.errors import StreamError
+from stream.errors import ObjectCorrupt, StreamError
 from stream.ids import Millis, ObjectId, Offset, StreamId
 from stream.manifest.errors import ManifestNotFound
 from stream.manifest.plan import OffsetRange
 from stream.manifest.view import ClusterView
 from stream.object_reader import ObjectReader
 from stream.ports import ObjectRange, ObjectRole, StreamRange
-from stream.reader.errors import ObjectGone
+from stream.reader.errors import ObjectGone, ReadError
 from stream.reader.slices import AbortedTransaction, Slice
 from tests.sim.checkers import Part
 from tests.sim.frames import decode_response, encode_request
@@ -66,11 +66,21 @@ class StoreReader:
     async def run(self, stop: asyncio.Event) -> None:
         while not stop.is_set():
             await asyncio.sleep(self._rng.uniform(0.2, 1.5))
-            with suppress(ManifestNotFound, ObjectGone, ObjectStoreError):
+            with suppress(ManifestNotFound):
                 await self.look()
 
     async def look(self) -> dict[Part, list[bytes]]:
-        """All committed values of each partition."""
+        """Return all committed values of each partition. Raises ManifestNotFound.
+
+        There are no faults between this reader and the bucket, and no time passes: what the newest manifest names has to be there.
+        """
+        try:
+            return await self._look()
+        except (ObjectGone, ObjectNotFound, ObjectCorrupt, ReadError) as error:
+            self._world.fail(f"a reader of the store, by the newest manifest (version {self._view.root.version}): {error}")
+            return {}
+
+    async def _look(self) -> dict[Part, list[bytes]]:
         await self._view.refresh()
         if not self._view.topics(TXN_TOPIC):
             return {}
@@ -105,7 +115,7 @@ class StoreReader:
         return values
 
     async def _read(self, item: Slice) -> list[Buffer]:
-        """Whole batches of it, from the bucket. Raises ObjectStoreError."""
+        """Whole batches of it, from the bucket. Raises ObjectNotFound, ObjectCorrupt."""
         held = StreamRange(
             StreamId(item.stream_id), Offset(item.start_offset), Offset(item.end_offset), item.record_count, item.size_bytes, Millis(0)
         )

@@ -12,7 +12,16 @@ from uuid import UUID
 import msgspec
 
 from controller.config import ControllerConfig
-from controller.errors import BackupCorrupt, BackupFenced, JournalFailed, LogBehindBackup, SnapshotCorrupt, SnapshotMissing
+from controller.errors import (
+    BackupCorrupt,
+    BackupFenced,
+    JournalCorrupt,
+    JournalFailed,
+    JournalForgot,
+    LogBehindBackup,
+    SnapshotCorrupt,
+    SnapshotMissing,
+)
 from controller.main import ControllerServer
 from controller.metadata.image import MetadataImage
 from controller.metadata.records import ControllerEpoch, MetadataOffset
@@ -28,6 +37,9 @@ if TYPE_CHECKING:
 
 _ENDS = (JournalFailed, BackupCorrupt, SnapshotCorrupt, SnapshotMissing, ObjectStoreError)
 """What may end a controller's process: its disk fails, or the store does while it starts or what it holds reads damaged for the moment."""
+
+_FORGOT = (JournalForgot, JournalCorrupt)
+"""What ends a controller whose disk is not as it left it: in the scenario `rollback` only."""
 
 _HISTORY_OVER = (BackupFenced, LogBehindBackup)
 """What ends the process of a controller that a recovery has left behind, and no other."""
@@ -71,6 +83,7 @@ class SimController:
     async def _run(self) -> None:
         world = self.world
         config = config_of(self.number, world.limits.controllers, world.limits.controller)
+        config = world.rollbacks.config_of(config, addresses(world.limits.controllers))
         self.server = server = ControllerServer(
             config, self.store, now_ms=lambda: world.now_ms(self.skew_ms), directory=SimDirectory(self.disk, self.process), rng=self.rng
         )
@@ -83,6 +96,9 @@ class SimController:
                 world.controller_ended(self, repr(error))
             else:
                 world.fail(f"controller {self.number} takes its history for ended: {error!r}")
+        except _FORGOT as error:
+            if not world.rollbacks.ended(self, repr(error)):
+                world.fail(f"controller {self.number} takes its own disk for another one: {error!r}")
         except _ENDS as error:
             world.controller_ended(self, repr(error))
         except Exception as error:  # noqa: BLE001 - a defect

@@ -73,12 +73,12 @@ class Disk:
         self._under_way: list[_Operation] = []
         """Of the piece of work that runs, in order; they count when it is over."""
         self.durable = Recovered()
+        self.forgot: Recovered | None = None
+        """What it held before somebody took it away: an acknowledgement of that may still be on its way, and counts."""
 
     def holds(self, index: int, term: int) -> bool:
-        """True if this place in the log would be there after a crash."""
-        at = index - self.durable.base.index
-        entries = self.durable.entries
-        return at <= 0 or (at <= len(entries) and entries[at - 1].term == term)
+        """True if this place in the log would be there after a crash, or would have been before somebody took it away."""
+        return any(held is not None and _holds(held, index, term) for held in (self.durable, self.forgot))
 
     def has_voted(self, vote: HardState) -> bool:
         return self.durable.hard.term > vote.term or self.durable.hard == vote
@@ -103,6 +103,19 @@ class Disk:
         self._durable_names = dict(self.names)
         self.identity[_JOURNAL] = self._durable_note
         self._read_again()
+
+    def copy(self) -> DiskCopy:
+        """Of what is durable."""
+        files = {name: bytes(inode.data[: inode.synced_bytes]) for name, inode in self._durable_names.items()}
+        return DiskCopy(files, self.identity | {_JOURNAL: self._durable_note})
+
+    def restore(self, files: dict[str, bytes], identity: dict[str, str]) -> None:
+        """Somebody puts this in the place of what a crash left."""
+        self.forgot = self.durable
+        self.names = {name: _Inode(data) for name, data in files.items()}
+        self._durable_names = dict(self.names)
+        self.identity = dict(identity)
+        self._durable_note = self.identity.get(_JOURNAL, "")
         self._read_again()
 
     def sync_file(self, inode: _Inode) -> None:
@@ -152,6 +165,11 @@ class Disk:
         for name in sorted(name for name in self.names if name.endswith(".journal")):
             self.names[name].parsed_bytes = 0
             self._parse(self.names[name])
+
+
+def _holds(held: Recovered, index: int, term: int) -> bool:
+    at = index - held.base.index
+    return at <= 0 or (at <= len(held.entries) and held.entries[at - 1].term == term)
 
 
 class _File:

@@ -37,7 +37,7 @@ class MetadataLog:
         """One history. on_commit: called when the image has moved. begin: what a rebuilt cluster begins with; its image is taken over."""
         self._disks = disks
         self._fail = fail
-        self._on_commit = on_commit
+        self.on_commit = on_commit
         self._now = now
         self.image = MetadataImage() if begin is None else begin.image
         """What the committed records add up to: the truth to check against."""
@@ -73,6 +73,16 @@ class MetadataLog:
             self._fail(f"controller {controller} leads with records up to {image.end_offset}, {self.end_offset} are committed")
         elif image.end_offset == self.end_offset and _told(image) != _told(self.image):
             self._fail(f"controller {controller} leads with an image of {image.end_offset} records that is not what was committed")
+
+    def compare(self, image: MetadataImage) -> None:
+        """Somebody has got this image, whole. Cost: every record so far, for a history that began with nothing."""
+        if image.end_offset > self.end_offset:
+            self._fail(f"an image of {image.end_offset} records is served, {self.end_offset} are committed")
+        elif not self._first_offset:
+            committed = MetadataImage()
+            committed.apply_all(decode_record(record) for record in self.records[: image.end_offset])
+            if _told(image) != _told(committed):
+                self._fail(f"an image of {image.end_offset} records is served that is not what was committed")
 
     def says(self, message: Message) -> None:
         """A voter tells another one, who will rely on it."""
@@ -150,7 +160,7 @@ class MetadataLog:
         if entry.records:
             self.records += entry.records
             self.image.apply_all(decode_record(record) for record in entry.records)
-            self._on_commit()
+            self.on_commit()
 
 
 def _told(image: MetadataImage) -> list[bytes]:

@@ -32,10 +32,15 @@ from stream.upload import Uploader
 from stream.wal.core import WalCore
 from stream.wal.slot_writer import SlotWriter
 from stream.wal.slots import SlotTable
+from tests.sim.clock_mutants import CLOCK_MUTANTS
+from tests.sim.damage_mutants import DAMAGE_MUTANTS
+from tests.sim.lost_slot_mutants import LOST_SLOT_MUTANTS
 from tests.sim.recovery_mutants import RECOVERY_MUTANTS
+from tests.sim.rollback_mutants import ROLLBACK_MUTANTS
 from tests.sim.transaction_mutants import TRANSACTION_MUTANTS
 
 Patch = tuple[Any, str, Any]
+_ABSENT = object()
 
 
 def _ack_before_durable() -> list[Patch]:
@@ -347,17 +352,25 @@ MUTANTS: dict[str, Callable[[], list[Patch]]] = {
     "sources_not_compared": _sources_not_compared,
     "refused_batches_not_remembered": _refused_batches_not_remembered,
 } | RECOVERY_MUTANTS
-MUTANTS |= TRANSACTION_MUTANTS
+MUTANTS |= TRANSACTION_MUTANTS | DAMAGE_MUTANTS | CLOCK_MUTANTS | ROLLBACK_MUTANTS | LOST_SLOT_MUTANTS
 
 
 @contextmanager
 def planted(name: str) -> Iterator[None]:
-    patches = MUTANTS[name]()
-    originals = [target.__dict__[attribute] for target, attribute, _ in patches]
+    with patched(MUTANTS[name]()):
+        yield
+
+
+@contextmanager
+def patched(patches: list[Patch]) -> Iterator[None]:
+    originals = [target.__dict__.get(attribute, _ABSENT) for target, attribute, _ in patches]
     for target, attribute, value in patches:
         setattr(target, attribute, value)
     try:
         yield
     finally:
         for (target, attribute, _), original in zip(patches, originals, strict=True):
-            setattr(target, attribute, original)
+            if original is _ABSENT:
+                delattr(target, attribute)
+            else:
+                setattr(target, attribute, original)

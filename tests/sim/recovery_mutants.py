@@ -7,11 +7,9 @@ import controller.recover.plan as plan
 import controller.recover.recovery as recovery
 from controller.backup.layout import LogObject
 from controller.backup.log import BackupLog
-from controller.backup.writer import Backup
 from controller.dispatch import Dispatch
 from controller.janitor import Janitor
 from controller.metadata.records import MetadataOffset
-from controller.quorum import Quorum
 from controller.rpc.stream_metadata import ControllerStreamMetadata
 
 Patch = tuple[Any, str, Any]
@@ -60,32 +58,6 @@ def _only_the_owners_wal_is_read() -> list[Patch]:
     return [(plan, "_pieces", pieces)]
 
 
-def _backup_judged_by_an_old_leader() -> list[Patch]:
-    """What a later leader backed up is ahead of one that lost its leadership and does not know."""
-    real = Backup.open
-
-    async def open_(self: Backup) -> None:
-        quorum = self._quorum
-        self._quorum = _Unconfirmed(quorum)  # type: ignore[assignment]
-        try:
-            await real(self)
-        finally:
-            self._quorum = quorum
-
-    return [(Backup, "open", open_)]
-
-
-class _Unconfirmed:
-    def __init__(self, quorum: Quorum) -> None:
-        self._quorum = quorum
-
-    def __getattr__(self, name: str) -> Any:
-        return getattr(self._quorum, name)
-
-    async def confirm(self, _: Any) -> None:
-        pass
-
-
 RECOVERY_MUTANTS: dict[str, Callable[[], list[Patch]]] = {
     "deleted_before_the_backup": _deleted_before_the_backup,
     "answered_before_the_backup": _answered_before_the_backup,
@@ -93,5 +65,4 @@ RECOVERY_MUTANTS: dict[str, Callable[[], list[Patch]]] = {
     "recovered_wals_not_fenced": _recovered_wals_not_fenced,
     "old_history_not_fenced": _old_history_not_fenced,
     "only_the_owners_wal_is_read": _only_the_owners_wal_is_read,
-    "backup_judged_by_an_old_leader": _backup_judged_by_an_old_leader,
 }

@@ -10,6 +10,8 @@ from typing import TYPE_CHECKING
 from broker.internal_topics import OFFSETS_TOPIC, TRANSACTIONS_TOPIC
 from stream.ids import NodeId
 from tests.sim.checkers import Part
+from tests.sim.clock_steps import step_a_clock
+from tests.sim.damage import strike_object
 from tests.sim.disaster import lose_disks
 from tests.sim.network import Links
 from tests.sim.nodes import COORDINATOR_PARTITIONS
@@ -34,6 +36,9 @@ SCENARIOS: Mapping[str, Mapping[str, int]] = {
         "move": 2, "coup": 4, "transfer": 3,
     },
     "disaster": {"lose_disks": 4, "crash": 2, "pause": 1, "replace": 1, "move": 2, "ping_pong": 1, "store_down": 1, "trim": 1},
+    "rollback": {
+        "copy_disks": 4, "roll_back": 10, "pause_controller": 1, "cut_controller": 2, "transfer": 1, "move": 3,
+    },
     "clock": {"cut": 6, "pause": 1, "replace": 1, "slow_store": 2, "move": 1, "nothing": 1},
     "balance": {
         "slow_broker": 4, "crash": 2, "pause": 1, "move": 2, "leave": 1, "crash_controller": 1, "slow_store": 1, "cut": 1, "nothing": 2,
@@ -54,6 +59,11 @@ SCENARIOS: Mapping[str, Mapping[str, int]] = {
     "pipeline": {
         "crash": 4, "pause": 1, "move": 4, "ping_pong": 2, "leave": 1, "slow_store": 1, "store_down": 1, "cut": 1, "nothing": 1,
     },
+    "damage": {"strike_object": 8, "crash": 1, "move": 3, "ping_pong": 1, "nothing": 1},
+    "steps": {
+        "step_clock": 8, "crash": 1, "move": 3, "ping_pong": 1, "slow_store": 1, "crash_controller": 2, "transfer": 1, "nothing": 1,
+    },
+    "lost_slots": {"lose_slot": 8, "crash": 2, "move": 2, "pause": 1, "crash_controller": 1, "slow_store": 1, "nothing": 2},
 }  # fmt: skip
 
 
@@ -67,7 +77,10 @@ WITHOUT_LEASE = frozenset({"clock"})
 """Here brokers measure time so wrongly that they never give up by themselves: only the fence in the WAL protects."""
 
 
-TRANSACTIONAL = frozenset({"transactions", "coordinators"})
+STEPPING = frozenset({"steps"})
+"""Here wall clocks step by up to an hour, readers of the store hold leases, and every duration is checked."""
+
+TRANSACTIONAL = frozenset({"transactions", "coordinators", "steps"})
 """Here transactions go on in a topic of their own, and are read from the store while they do."""
 
 COORDINATING = frozenset({"coordinators"})
@@ -76,11 +89,19 @@ COORDINATING = frozenset({"coordinators"})
 PIPELINED = frozenset({"pipeline"})
 """Here some producers have several batches of a partition under way."""
 
+ROLLED_BACK = frozenset({"rollback"})
+"""Here the disk of one of three controllers comes back older than it was: see `tests.sim.rollback`."""
+
+LOSING_SLOTS = frozenset({"lost_slots"})
+"""Here the store loses WAL slots, and gets them back; some read from it meanwhile."""
+
 READING = frozenset({"controller", "quorum"})
 """Here somebody asks the controllers all the time, without changing anything."""
 
 
 class Chaos:
+    paces_s = (0.3, 1.0, 3.0)
+
     def __init__(self, world: "World", weights: Mapping[str, int]) -> None:
         self._world = world
         self._rng = world.rng
@@ -89,7 +110,7 @@ class Chaos:
     async def run(self, duration_s: float) -> None:
         loop = self._world.loop
         end = loop.time() + duration_s
-        pace_s = self._rng.choice((0.3, 1.0, 3.0))
+        pace_s = self._rng.choice(self.paces_s)
         names, weights = list(self._weights), list(self._weights.values())
         while loop.time() < end:
             await asyncio.sleep(self._rng.random() * 2 * pace_s)
@@ -219,6 +240,9 @@ class Chaos:
             self._later(delay_s, rewriter.process.pause)
             self._world.later(delay_s + self._rng.choice((1.0, 6.0, 12.0)), lambda: rewriter.process.resume(self._world.loop))
 
+    def strike_object(self) -> None:
+        strike_object(self._world, self._rng)
+
     def trim(self) -> None:
         if (broker := self._running()) is not None and broker.serving:
             part, share = self._rng.choice(self._world.parts), self._rng.choice((0.3, 0.9, 1.0))
@@ -246,6 +270,9 @@ class Chaos:
     def crash_controller(self) -> None:
         if (controller := self._controller()) is not None:
             self._world.crash_controller(controller, self._rng.choice((0.01, 1.0, 5.0)))
+
+    def step_clock(self) -> None:
+        step_a_clock(self._world, self._rng)
 
     def blackout(self) -> None:
         """All of them at once."""
@@ -275,6 +302,10 @@ class Chaos:
 
         world.network.on_handover = cut
         active.process.context().run(active.server.quorum.transfer, self._rng.choice(others).number)
+
+    def lose_slot(self) -> None:
+        if self._world.lost_slots is not None:
+            self._world.lost_slots.strike()
 
     def slow_disk(self) -> None:
         if (controller := self._controller()) is not None:

@@ -33,10 +33,31 @@ class Bucket(MemoryStore):
     def __init__(self, now_ms: Callable[[], int]) -> None:
         super().__init__(now_ms)
         self.listener: BucketListener | None = None
+        self.struck: dict[str, bytes] = {}
+        """What the store has lost or damaged for a while, as it was."""
 
     def peek(self, key: str) -> bytes | None:
+        if key in self.struck:
+            return self.struck[key]
         stored = self._objects.get(key)
         return None if stored is None else stored.cut(0, stored.info.size_bytes)
+
+    def strike(self, key: str, spoiled: bytes | None) -> None:
+        """Lose an object, or change its bytes, until `restore`. The listener does not hear of it, and `peek` shows it whole."""
+        whole = self.peek(key)
+        assert whole is not None
+        self.struck[key] = whole
+        if spoiled is not None:
+            super()._write(key, spoiled)
+        else:
+            del self._objects[key]
+            self._keys.remove(key)
+
+    def restore(self, key: str) -> None:
+        """Bring a struck object back, unless it was deleted meanwhile."""
+        whole = self.struck.pop(key, None)
+        if whole is not None:
+            super()._write(key, whole)
 
     @property
     def keys(self) -> list[str]:
@@ -52,6 +73,7 @@ class Bucket(MemoryStore):
         for key in keys:
             if self.listener is not None and key in self._objects:
                 self.listener.deleting(key)
+            self.struck.pop(key, None)
             await super().delete([key])
 
 

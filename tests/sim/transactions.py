@@ -10,9 +10,7 @@ from collections.abc import Iterable
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
-from objectstore.errors import ObjectStoreError
 from stream.manifest.errors import ManifestNotFound
-from stream.reader.errors import ObjectGone
 from tests.sim.checkers import Part
 from tests.sim.committed import CommittedReader, Judge, StoreReader
 from tests.sim.transactional import Application
@@ -47,7 +45,7 @@ class Transactions:
             self._world.fail(f"readers of committed records are given {self._reader.values} and {late.values}")
         stored: dict[Part, list[bytes]] = {}
         while stored != late.values:
-            with suppress(ManifestNotFound, ObjectGone, ObjectStoreError):
+            with suppress(ManifestNotFound):
                 stored = await self._store_reader.look()
             await asyncio.sleep(0.5)
         for application in self._applications:

@@ -7,28 +7,15 @@ or after the cluster had its peace again, served every partition, and was read a
 import asyncio
 import gc
 import hashlib
-import signal
 import warnings
 from collections import deque
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager, suppress
+from collections.abc import Callable, Sequence
+from contextlib import suppress
 from contextvars import Context
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from random import Random
 from typing import Any
-from uuid import UUID
 
-import msgspec
-import structlog
-
-import controller.identity as identity_module
-import controller.main as main_module
-import controller.managers.objects as objects_manager
-import controller.raft.transport as transport_module
-import controller.reign as reign_module
-import controller.rpc.client as client_module
-import controller.rpc.follower as follower_module
-import controller.rpc.server as server_module
 from controller.errors import ControllerError, JournalFailed
 from controller.metadata.records import PartitionRecord
 from controller.rpc.client import ControllerClient
@@ -36,17 +23,23 @@ from controller.rpc.follower import MetadataFollower
 from controller.rpc.messages import AlterReassignments, CreateTopics, GetKeyValue, NewTopic, PartitionTarget, PutKeyValue
 from controller.snapshots import LoadedSnapshot
 from stream.ids import Millis, NodeEpoch, NodeId
+from tests.sim import scenarios
+from tests.sim.borders import patched_borders, quiet_collector, step_limit
 from tests.sim.checkers import Checker, Part, Violation
 from tests.sim.clients import Consumer, Producer
-from tests.sim.control import SimController, SimQuorum, SimReign, addresses, new_uuid
+from tests.sim.clock_steps import Graces
+from tests.sim.control import SimController, addresses
 from tests.sim.disk import Disk
 from tests.sim.limits import LATE_PUT_GRACE_MS, PREPARED_TTL_MS, draw
+from tests.sim.leasing import lease_readers
 from tests.sim.loop import Process, VirtualLoop, process_name
+from tests.sim.lost_slots import LostSlots
 from tests.sim.metadata_log import MetadataLog
-from tests.sim.network import Network, SimChannel, SimListener, SimRaftSender
+from tests.sim.network import Network
 from tests.sim.nodes import SimBroker
 from tests.sim.pipelined import PipelinedProducer
-from tests.sim.scenarios import BALANCED, COORDINATING, PIPELINED, READING, SCENARIOS, TRANSACTIONAL, WITHOUT_LEASE, Chaos
+from tests.sim.rollback import RollbackChaos, Rollbacks, wander
+from tests.sim.scenario_limits import scenario_limits
 from tests.sim.store import Bucket, StoreWeather
 from tests.sim.transactional import PARTITIONS, TXN_TOPIC
 from tests.sim.transactions import Transactions
@@ -54,8 +47,7 @@ from tests.sim.transactions import Transactions
 TOPIC = "t"
 _START_MS = 1_700_000_000_000
 _QUIET_LIMIT_S = 120.0
-_STEP_LIMIT_S = 10.0
-"""Of the processor's time; a step needs less than a millisecond."""
+_CHAOS = {"rollback": RollbackChaos}
 
 _DEFECTS = frozenset({"request_failed", "append_callback_failed", "wal_slot_failed_unexpectedly", "upload_failed_unexpectedly",
                       "controller_writer_failed", "metadata_follower_failed"})  # fmt: skip
@@ -80,16 +72,9 @@ class World:
         self.seed = seed
         self.scenario = scenario
         self.rng = Random(f"{seed}/{scenario}")
-        self.limits = draw(self.rng)
-        if scenario in BALANCED:
-            config = msgspec.structs.replace(
-                self.limits.controller, auto_balance=True, balance_interval_ms=300, balance_cooldown_ms=1_000, balance_bytes_min=1
-            )
-            self.limits = replace(self.limits, controller=config, partitions=max(self.limits.partitions, 6))
-        if scenario in COORDINATING:
-            self.limits = replace(self.limits, partitions=1, producers=1)
+        self.limits = scenario_limits(scenario, draw(self.rng), self.rng)
         self.loop = VirtualLoop()
-        self.leases = scenario not in WITHOUT_LEASE
+        self.leases = scenario not in scenarios.WITHOUT_LEASE
         self.no_epoch = NodeEpoch(-1)
         self._hash = hashlib.blake2b(digest_size=16)
         self._tail: deque[str] = deque(maxlen=20_000)
@@ -108,8 +93,10 @@ class World:
         self.has_disks = True
         """Not between the loss of the controllers' disks and the end of the recovery."""
         self.checker = Checker(self.bucket, lambda: self.metadata.image, self.fail)
+        self.graces = Graces(self) if scenario in scenarios.STEPPING else None
+        self.lost_slots = LostSlots(self) if scenario in scenarios.LOSING_SLOTS else None
         self.parts: list[Part] = [(TOPIC, index) for index in range(limits.partitions)]
-        self.txn_parts: list[Part] = [(TXN_TOPIC, index) for index in range(PARTITIONS)] if scenario in TRANSACTIONAL else []
+        self.txn_parts: list[Part] = [(TXN_TOPIC, index) for index in range(PARTITIONS)] if scenario in scenarios.TRANSACTIONAL else []
         self.on_end_txn: Callable[[SimBroker, Callable[[], object]], None] | None = None
         """Called once, when somebody asks this coordinator to end a transaction; what it is given ends the asker."""
         self.brokers: dict[int, SimBroker] = {}
@@ -121,6 +108,7 @@ class World:
         self._starts = 0
         self.processes: list[Process] = []
         self.controllers: dict[int, SimController] = {}
+        self.rollbacks = Rollbacks(self)
         self._violation: asyncio.Future[None] = self.loop.create_future()
         self._admin_process = self._new_process("admin")
         self._admin: ControllerClient = self._admin_process.context().run(
@@ -155,6 +143,8 @@ class World:
         """What the product logs: shown after a failure, not part of the hash."""
         name = event.pop("event")
         self._tail.append(f"{self.loop.time():.6f}   [{process_name()}] {name} {event}")
+        if self.graces is not None:
+            self.graces.logged(name, event)
         if name in _DEFECTS and event.get("error_type") != JournalFailed.__name__ and not self._over:
             self.fail(f"the product reports a defect: {name} {event}")
 
@@ -276,15 +266,18 @@ class World:
         self.crash_controller(controller, self.rng.choice((0.05, 1.0)))
 
     def crash_controller(self, controller: SimController, delay_s: float) -> None:
-        if controller.process.dead or self._over:
-            return
+        if not controller.process.dead and not self._over:
+            self.stop_controller(controller)
+            if not self.is_left_behind(controller):
+                self.later(delay_s, self.start_controller, controller.number)
+
+    def stop_controller(self, controller: SimController) -> None:
+        """As `crash_controller`, and nobody starts it anew."""
         self.trace("crash", controller.process.name)
         controller.process.kill()
         controller.disk.crash()
         controller.store.process_died()
         self.network.process_died(controller.process, resets=self.rng.random() < 0.7)
-        if not self.is_left_behind(controller):
-            self.later(delay_s, self.start_controller, controller.number)
 
     def active_controller(self) -> SimController | None:
         """One that takes itself for the leader, the newest if there are two."""
@@ -310,7 +303,7 @@ class World:
 
     def run(self) -> Outcome:
         violation: str | None = None
-        with _patched(self), _quiet_collector(), _step_limit(self):
+        with patched_borders(self), quiet_collector(), step_limit(self):
             self.loop.set_exception_handler(self._on_loop_error)
             try:
                 self.loop.run_until_complete(self._main())
@@ -342,12 +335,17 @@ class World:
         stop = asyncio.Event()
         producers = [Producer(self, number, idempotent=number > 0) for number in range(self.limits.producers + 1)]
         consumers = [Consumer(self, number) for number in range(2)]
-        pipelined = [PipelinedProducer(self, number) for number in range(2 if self.scenario in PIPELINED else 0)]
+        pipelined = [PipelinedProducer(self, number) for number in range(2 if self.scenario in scenarios.PIPELINED else 0)]
         writing = [self.loop.create_task(producer.run(stop)) for producer in (*producers, *pipelined)]
         reading = [self.loop.create_task(consumer.run(stop)) for consumer in consumers]
         transactions = Transactions(self)
         transacting = [self.loop.create_task(work) for work in transactions.run(stop)]
-        await Chaos(self, SCENARIOS[self.scenario]).run(self.chaos_s)
+        reading += lease_readers(self, stop)
+        if self.lost_slots is not None:
+            reading += [self.loop.create_task(work) for work in self.lost_slots.run(stop)]
+        if self.scenario in scenarios.ROLLED_BACK:
+            self._new_process("wanderer").context().run(lambda: self.loop.create_task(wander(self)))
+        await _CHAOS.get(self.scenario, scenarios.Chaos)(self, scenarios.SCENARIOS[self.scenario]).run(self.chaos_s)
         self._calm_down()
         self.phase("calm")
         stop.set()
@@ -391,7 +389,7 @@ class World:
             rng = Random(f"{self.seed}/observer")
             client = ControllerClient(rng.sample(addresses(self.limits.controllers), self.limits.controllers), rng=rng)
             await MetadataFollower(client, None, rng=rng).start(_QUIET_LIMIT_S)
-            if self.scenario in READING:
+            if self.scenario in scenarios.READING:
                 await self._write_and_read(rng)
 
         process.context().run(lambda: self.loop.create_task(follow()))
@@ -507,78 +505,5 @@ class World:
 
 def outcome_of(scenario: str | None, seed: int) -> Outcome:
     """One run; the seed chooses the scenario if nobody else does."""
-    names = list(SCENARIOS)
+    names = list(scenarios.SCENARIOS)
     return World(seed, scenario or names[seed % len(names)]).run()
-
-
-@contextmanager
-def _patched(world: World) -> Iterator[None]:
-    """The product's borders: transport, ids, logs, and the life of prepared objects (an hour is too long to wait for)."""
-    rng = Random(f"{world.seed}/ids")
-    real_prepare = objects_manager.prepare_objects
-    replaced: list[tuple[Any, str, Any]] = [
-        (client_module, "Channel", SimChannel),
-        (follower_module, "Channel", SimChannel),
-        (server_module, "Listener", SimListener),
-        (transport_module, "_Sender", SimRaftSender),
-        (main_module, "RaftQuorum", SimQuorum),
-        (main_module, "Reign", SimReign),
-        (reign_module, "uuid4", new_uuid),
-        (identity_module, "new_id", lambda: new_uuid().hex[:22]),
-        (client_module, "uuid4", lambda: UUID(int=rng.getrandbits(128))),
-        (objects_manager, "prepare_objects", lambda *args: real_prepare(*args, ttl_ms=PREPARED_TTL_MS)),
-    ]
-    originals = [getattr(target, name) for target, name, _ in replaced]
-    for target, name, value in replaced:
-        setattr(target, name, value)
-    logging = structlog.get_config()
-    structlog.configure(processors=[_log_to(world)], wrapper_class=structlog.make_filtering_bound_logger(30))
-    try:
-        yield
-    finally:
-        structlog.configure(**logging)
-        for (target, name, _), original in zip(replaced, originals, strict=True):
-            setattr(target, name, original)
-
-
-def _log_to(world: World) -> Callable[..., Any]:
-    def processor(_: Any, __: str, event: Any) -> Any:
-        world.note(dict(event))
-        raise structlog.DropEvent
-
-    return processor
-
-
-@contextmanager
-def _step_limit(world: World) -> Iterator[None]:
-    """Code that never gives the loop a turn ends the run, wherever it is."""
-    steps = -1
-
-    def look(_: int, __: object) -> None:
-        nonlocal steps
-        if world.loop.steps == steps:
-            raise Violation(f"a step of {process_name()} does not end")
-        steps = world.loop.steps
-
-    previous = signal.signal(signal.SIGVTALRM, look)
-    signal.setitimer(signal.ITIMER_VIRTUAL, _STEP_LIMIT_S, _STEP_LIMIT_S)
-    try:
-        yield
-    finally:
-        signal.setitimer(signal.ITIMER_VIRTUAL, 0)
-        signal.signal(signal.SIGVTALRM, previous)
-
-
-@contextmanager
-def _quiet_collector() -> Iterator[None]:
-    """Finalizers run when memory happens to be full: not inside a run."""
-    was_enabled = gc.isenabled()
-    gc.disable()
-    if not gc.get_freeze_count():
-        gc.collect()
-        gc.freeze()  # modules and their like: not to be looked at after every run
-    try:
-        yield
-    finally:
-        if was_enabled:
-            gc.enable()

@@ -5,6 +5,7 @@ import shutil
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from pathlib import Path
+from typing import Any
 from uuid import uuid4
 
 import msgspec
@@ -15,10 +16,12 @@ from support.controller_quorum import Quorum
 from controller.backup.layout import HISTORY_GAP, LogObject, droppable, needed_objects, pack, splice, unpack
 from controller.backup.log import BackupLog
 from controller.backup.new_streams import NewStreams
-from controller.errors import BackupCorrupt, BackupFenced, BackupGap, LogBehindBackup, RecoveryRefused
+from controller.backup.writer import Backup
+from controller.config import ControllerConfig
+from controller.errors import BackupCorrupt, BackupFenced, BackupGap, LogBehindBackup, NotLeader, RecoveryRefused
 from controller.main import ControllerServer
 from controller.metadata.codec import encode_record
-from controller.metadata.records import KeyValueRecord, MetadataOffset
+from controller.metadata.records import ControllerEpoch, KeyValueRecord, MetadataOffset
 from controller.raft.messages import Base, Members
 from controller.recover.recovery import Recovery, cluster_ids
 from controller.rpc import messages as m
@@ -456,3 +459,24 @@ async def test_a_recovery_that_was_broken_off_is_finished_by_the_next(start: Sta
     assert not looked.already_recovered
     done = await Recovery(cluster.store, "c", now_ms=now_ms).run()
     assert done.new_offset == looked.backup_offset + HISTORY_GAP
+
+
+class HandedOver:
+    """A quorum that led, and does not know yet that another controller leads. Its log ends below what that one backed up."""
+
+    committed_offset = MetadataOffset(5)
+    first_offset = MetadataOffset(0)
+
+    async def confirm(self, epoch: ControllerEpoch) -> None:
+        raise NotLeader
+
+
+async def test_a_leader_that_was_replaced_does_not_take_the_next_ones_backup_for_a_lost_disk() -> None:
+    store = MemoryStore()
+    log = BackupLog(store, "c")
+    await log.put(run_of(0, 9))
+    quorum: Any = HandedOver()
+    config = ControllerConfig(data_dir=Path("unused"), cluster_id="c")
+    backup = Backup(config, quorum, log, ControllerEpoch(1), lambda: Millis(0))
+    with pytest.raises(NotLeader):
+        await backup.open()

@@ -1,0 +1,107 @@
+"""What one run of the simulator replaces at the borders of the product, and how it guards itself.
+
+Invariant: everything is put back when the run ends, however it ends.
+"""
+
+import gc
+import signal
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from random import Random
+from typing import TYPE_CHECKING, Any
+from uuid import UUID
+
+import structlog
+
+import controller.identity as identity_module
+import controller.main as main_module
+import controller.managers.objects as objects_manager
+import controller.raft.transport as transport_module
+import controller.reign as reign_module
+import controller.rpc.client as client_module
+import controller.rpc.follower as follower_module
+import controller.rpc.server as server_module
+from tests.sim.checkers import Violation
+from tests.sim.control import SimQuorum, SimReign, new_uuid
+from tests.sim.limits import PREPARED_TTL_MS
+from tests.sim.loop import process_name
+from tests.sim.network import SimChannel, SimListener, SimRaftSender
+
+if TYPE_CHECKING:
+    from tests.sim.world import World
+
+_STEP_LIMIT_S = 10.0
+"""Of the processor's time; a step needs less than a millisecond."""
+
+
+@contextmanager
+def patched_borders(world: "World") -> Iterator[None]:
+    """The product's borders: transport, ids, logs, and the life of prepared objects (an hour is too long to wait for)."""
+    rng = Random(f"{world.seed}/ids")
+    real_prepare = objects_manager.prepare_objects
+    replaced: list[tuple[Any, str, Any]] = [
+        (client_module, "Channel", SimChannel),
+        (follower_module, "Channel", SimChannel),
+        (server_module, "Listener", SimListener),
+        (transport_module, "_Sender", SimRaftSender),
+        (main_module, "RaftQuorum", SimQuorum),
+        (main_module, "Reign", SimReign),
+        (reign_module, "uuid4", new_uuid),
+        (identity_module, "new_id", lambda: new_uuid().hex[:22]),
+        (client_module, "uuid4", lambda: UUID(int=rng.getrandbits(128))),
+        (objects_manager, "prepare_objects", lambda *args: real_prepare(*args, ttl_ms=PREPARED_TTL_MS)),
+    ]
+    originals = [getattr(target, name) for target, name, _ in replaced]
+    for target, name, value in replaced:
+        setattr(target, name, value)
+    logging = structlog.get_config()
+    structlog.configure(processors=[_log_to(world)], wrapper_class=structlog.make_filtering_bound_logger(30))
+    try:
+        yield
+    finally:
+        structlog.configure(**logging)
+        for (target, name, _), original in zip(replaced, originals, strict=True):
+            setattr(target, name, original)
+
+
+def _log_to(world: "World") -> Callable[..., Any]:
+    def processor(_: Any, __: str, event: Any) -> Any:
+        world.note(dict(event))
+        raise structlog.DropEvent
+
+    return processor
+
+
+@contextmanager
+def step_limit(world: "World") -> Iterator[None]:
+    """Code that never gives the loop a turn ends the run, wherever it is."""
+    steps = -1
+
+    def look(_: int, __: object) -> None:
+        nonlocal steps
+        if world.loop.steps == steps:
+            raise Violation(f"a step of {process_name()} does not end")
+        steps = world.loop.steps
+
+    previous = signal.signal(signal.SIGVTALRM, look)
+    signal.setitimer(signal.ITIMER_VIRTUAL, _STEP_LIMIT_S, _STEP_LIMIT_S)
+    try:
+        yield
+    finally:
+        signal.setitimer(signal.ITIMER_VIRTUAL, 0)
+        signal.signal(signal.SIGVTALRM, previous)
+
+
+@contextmanager
+def quiet_collector() -> Iterator[None]:
+    """Finalizers run when memory happens to be full: not inside a run."""
+    was_enabled = gc.isenabled()
+    gc.disable()
+    if not gc.get_freeze_count():
+        gc.collect()
+        gc.freeze()  # modules and their like: not to be looked at after every run
+    try:
+        yield
+    finally:
+        if was_enabled:
+            gc.enable()

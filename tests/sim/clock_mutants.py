@@ -1,0 +1,125 @@
+"""Planted bugs of durations, graces and leases, for `tests.sim.mutants`; and one that does no harm, with the reason.
+
+Two that need more luck than 25 seeds have are tried by unit tests: renewals that share a key, and open transactions that are timed by
+another coordinator's clock.
+"""
+
+from collections.abc import Callable
+from typing import Any
+
+import msgspec
+
+import tests.sim.nodes as nodes
+from controller.managers.nodes import fence_brokers
+from controller.managers.reassign import MoveUnderWay, moves_under_way, sources_of
+from controller.managers.result import Result
+from controller.manifest.publisher import ManifestPublisher
+from controller.metadata.image import MetadataImage
+from controller.metadata.records import MetadataOffset
+from controller.sessions import SessionEnded
+from controller.ticks import Ticks
+from controller.timeline import Timeline
+from stream.ids import Millis
+from stream.manifest.leases import LEASE_MS_MAX, Lease, LeaseBook, _Known
+from stream.storage import Storage
+
+Patch = tuple[Any, str, Any]
+
+
+def _prepared_objects_expire_by_the_wall_clock() -> list[Patch]:
+    def age_s(self: Any, offset: MetadataOffset) -> float:
+        now_ms = self._runtime._now_ms()
+        return float(now_ms - self.__dict__.setdefault("seen", {}).setdefault(offset, now_ms)) / 1_000
+
+    return [(Ticks, "_age_s", age_s)]
+
+
+def _moves_end_by_the_wall_clock() -> list[Patch]:
+    """As the deadline in the record says, whoever wrote it."""
+
+    async def fence_overdue(self: Any) -> None:
+        ended: list[SessionEnded] = []
+
+        def is_late(image: MetadataImage, move: MoveUnderWay, now_ms: Millis) -> bool:
+            partition = image.topics.partition(move.key)
+            return partition is not None and partition.move is not None and partition.move.deadline_ms <= now_ms
+
+        def look(image: MetadataImage, now_ms: Millis) -> Result[None]:
+            late = sources_of(image, [move for move in moves_under_way(image) if is_late(image, move, now_ms)])
+            for node, key in late.items():
+                reason = f"it did not give up partition {key.partition} of topic {key.topic_id} in time"
+                ended.append(SessionEnded(node.node_id, node.node_epoch, reason))
+            return Result(fence_brokers(image, late))
+
+        await self._runtime.submit("FenceOverdue", look)
+        self._fenced(ended)
+
+    return [(Ticks, "_fence_overdue", fence_overdue)]
+
+
+def _graces_begin_with_the_log() -> list[Patch]:
+    """A new leader takes everything that it finds for old."""
+    real = Timeline.age_s
+
+    def age_s(self: Timeline, offset: MetadataOffset, now_s: float) -> float:
+        return now_s if self._ends and offset < self._ends[0] else real(self, offset, now_s)
+
+    return [(Timeline, "age_s", age_s)]
+
+
+def _transactions_time_out_by_the_wall_clock() -> list[Patch]:
+    return [(nodes, "steady", lambda now_ms, _: now_ms)]
+
+
+def _manifests_hold_is_ignored() -> list[Patch]:
+    async def keep_from(_: ManifestPublisher) -> None:
+        return None
+
+    return [(ManifestPublisher, "keep_from", keep_from)]
+
+
+def _leases_are_ignored() -> list[Patch]:
+    async def keep_from(_: LeaseBook) -> None:
+        return None
+
+    return [(LeaseBook, "keep_from", keep_from)]
+
+
+def _leases_expire_by_wall_clocks() -> list[Patch]:
+    """The store's, which stamps objects, and the controller's."""
+
+    async def read(self: Any, key: str, etag: str, modified_ms: int) -> _Known:
+        lease = msgspec.json.decode(await self._store.get_range(key, 0, 4_096), type=Lease)
+        return _Known(etag, lease.metadata_offset, self._now() + LEASE_MS_MAX, modified_ms + lease.ttl_ms)
+
+    return [(LeaseBook, "_read", read)]
+
+
+def _slots_not_forgotten_at_close() -> list[Patch]:
+    """What was committed in place is named again at the next close of the stream. The controller skips ranges below a stream's end
+    (`LogChanges.holds`), and the slot has been the controller's since the first close: only the request is larger."""
+
+    def forget(self: Any, handles: Any) -> None:
+        kept, self._slots.forget = self._slots.forget, lambda _: None
+        try:
+            real(self, handles)
+        finally:
+            self._slots.forget = kept
+
+    real = Storage._forget
+    return [(Storage, "_forget", forget)]
+
+
+CLOCK_MUTANTS: dict[str, Callable[[], list[Patch]]] = {
+    "prepared_objects_expire_by_the_wall_clock": _prepared_objects_expire_by_the_wall_clock,
+    "moves_end_by_the_wall_clock": _moves_end_by_the_wall_clock,
+    "graces_begin_with_the_log": _graces_begin_with_the_log,
+    "transactions_time_out_by_the_wall_clock": _transactions_time_out_by_the_wall_clock,
+    "manifests_hold_is_ignored": _manifests_hold_is_ignored,
+    "leases_are_ignored": _leases_are_ignored,
+    "leases_expire_by_wall_clocks": _leases_expire_by_wall_clocks,
+}
+
+HARMLESS: dict[str, tuple[Callable[[], list[Patch]], str]] = {
+    "slots_not_forgotten_at_close": (_slots_not_forgotten_at_close, "move"),
+}

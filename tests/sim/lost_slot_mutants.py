@@ -1,0 +1,80 @@
+"""Planted bugs of what is done about lost and damaged WAL slots, for `tests.sim.mutants`."""
+
+from collections.abc import Callable
+from typing import Any
+
+import stream.manifest.plan as plan
+import stream.manifest.view as view
+from stream.manifest.plan import TailRange
+from stream.manifest.tail import WalTails, _Cursor
+from stream.wal.salvage import Salvage
+from stream.wal.slots_behind import SlotsBehind
+
+Patch = tuple[Any, str, Any]
+
+
+def _hole_fenced_although_slots_behind_prove_it() -> list[Patch]:
+    """As if a LIST could tell nothing: the first free slot is the end."""
+
+    async def proof_of(_: SlotsBehind, __: Any) -> str:
+        return ""
+
+    return [(SlotsBehind, "proof_of", proof_of)]
+
+
+def _slots_behind_a_hole_always_prove_it() -> list[Patch]:
+    """PUTs that were in flight are taken for slots that were acknowledged."""
+    real = SlotsBehind.proof_of
+
+    async def proof_of(self: SlotsBehind, hole: Any) -> str:
+        return await real(self, hole) or ("slots behind it" if any(slot > hole for slot in self._listed) else "")
+
+    return [(SlotsBehind, "proof_of", proof_of)]
+
+
+def _doubtful_partitions_handed_over() -> list[Patch]:
+    return [(Salvage, "losses", lambda _self, _accepted=(): iter(()))]
+
+
+def _readers_bridge_holes() -> list[Patch]:
+    """Ranges of a stream are put together although offsets between them are missing."""
+
+    def joined_tail(position: int, found: Any) -> list[TailRange]:
+        joined: list[TailRange] = []
+        for item in sorted(found, key=plan._start):
+            if item.end_offset > position:
+                joined.append(item if item.start_offset >= position else plan._clipped(item, position, item.end_offset))
+                position = item.end_offset
+        return joined
+
+    async def lost(self: _Cursor, _: float, __: Any) -> Any:
+        """The walk goes on behind every hole that has something behind it."""
+        for ahead in range(1, 8):
+            index = await self._read(self._next + ahead)  # type: ignore[arg-type]
+            if index is not None:
+                self._next = self._next + ahead  # type: ignore[assignment]
+                return index
+        return None
+
+    return [(view, "joined_tail", joined_tail), (_Cursor, "_lost", lost)]
+
+
+def _readers_end_at_a_lost_slot() -> list[Patch]:
+    async def lost(_: _Cursor, __: float, ___: Any) -> Any:
+        return None
+
+    return [(_Cursor, "_lost", lost)]
+
+
+def _readers_do_not_doubt() -> list[Patch]:
+    return [(WalTails, "doubt_of", lambda _self, _leader, _stream_id, _end: None)]
+
+
+LOST_SLOT_MUTANTS: dict[str, Callable[[], list[Patch]]] = {
+    "hole_fenced_although_slots_behind_prove_it": _hole_fenced_although_slots_behind_prove_it,
+    "slots_behind_a_hole_always_prove_it": _slots_behind_a_hole_always_prove_it,
+    "doubtful_partitions_handed_over": _doubtful_partitions_handed_over,
+    "readers_bridge_holes": _readers_bridge_holes,
+    "readers_end_at_a_lost_slot": _readers_end_at_a_lost_slot,
+    "readers_do_not_doubt": _readers_do_not_doubt,
+}

@@ -1,0 +1,239 @@
+"""The store loses or damages WAL slots that were acknowledged, under brokers that die at that moment; an operator restores them later.
+
+Checked while it goes on: nobody puts a fence into a lost slot; nobody claims that a slot is lost which is not; a reader that has only the
+store never ends before what was acknowledged without an error, and what it gives is durable and stays. Everything else is checked as in
+every run, for in the end every slot is back. Lost are only slots whose loss can be proven: a later one says that they were durable.
+"""
+
+import asyncio
+from collections.abc import Coroutine
+from random import Random
+from typing import TYPE_CHECKING, Any
+
+from objectstore.errors import ObjectStoreError
+from objectstore.memory import MemoryStore
+from objectstore.ports import ObjectStore
+from objectstore.retry import RetryingStore, RetryPolicy
+from stream.batch.header import iter_headers
+from stream.batch.records import Record, decode_records
+from stream.block_cache import BlockCache
+from stream.errors import ObjectCorrupt
+from stream.format.reader import NeedMore, ObjectIndex, parse_tail
+from stream.ids import Millis, ObjectId, Offset, StreamId, WalSequence
+from stream.keys import WalSlot, parse_wal_key, wal_key
+from stream.manifest.errors import EndInDoubt, ManifestNotFound, WalksTooSlow
+from stream.manifest.plan import OffsetRange
+from stream.manifest.view import ClusterView
+from stream.object_reader import ObjectReader
+from stream.ports import ObjectRange, ObjectRole, StreamRange, WalIdentity
+from stream.reader.errors import ObjectGone
+from tests.sim.checkers import Part
+from tests.sim.store import BucketListener, SimStore
+
+if TYPE_CHECKING:
+    from tests.sim.world import World
+
+_RESTORED_AFTER_S = (0.3, 2.0, 8.0)
+
+
+class LostSlots:
+    """Stands between the bucket and its listener. Lost slots: by key, what was in them."""
+
+    def __init__(self, world: "World") -> None:
+        self._world = world
+        self._rng = Random(f"{world.seed}/damage")
+        self._lost: dict[str, bytes] = {}
+        self._ever: set[str] = set()
+        listener = world.bucket.listener
+        assert listener is not None
+        self._listener: BucketListener = listener
+        world.bucket.listener = self
+        self._note = world.note
+        world.note = self._saw_log  # type: ignore[method-assign]
+
+    def run(self, stop: asyncio.Event) -> list[Coroutine[Any, Any, None]]:
+        return [TailReader(self._world, number, self._ever).run(stop) for number in range(2)]
+
+    # --- the bucket ---------------------------------------------------------------------------------------------------------------------
+
+    def written(self, key: str, data: bytes) -> None:
+        if key not in self._lost:
+            self._listener.written(key, data)
+            return
+        index = parse_tail(data, len(data), key)
+        if not isinstance(index, NeedMore) and index.is_fence:
+            self._world.fail(f"a fence is put into {key}, which was durable and is lost")
+        del self._lost[key]  # a late copy of its PUT
+
+    def deleting(self, key: str) -> None:
+        self._lost.pop(key, None)
+        self._listener.deleting(key)
+
+    def _saw_log(self, event: dict[str, Any]) -> None:
+        if event["event"] == "wal_slots_lost":
+            false = [key for key in event["slots"] if key not in self._ever]
+            if false:
+                self._world.fail(f"{false} are called lost and are not")
+        self._note(event)
+
+    # --- losing and restoring -----------------------------------------------------------------------------------------------------------
+
+    def strike(self) -> None:
+        """A broker dies, or stands still and is replaced, and one of its slots is gone or damaged."""
+        world, rng = self._world, self._rng
+        brokers = [broker for _, broker in sorted(world.brokers.items()) if broker.process.held is None and broker.serving]
+        victims = [(broker, keys) for broker in brokers if (keys := self._candidates(broker.me))]
+        if not victims:
+            return
+        broker, keys = rng.choice(victims)
+        key = rng.choice(keys)
+        world.trace("lose_slot", key)
+        self._lose(key)
+        if rng.random() < 0.7:
+            world.crash(broker, rng.choice((0.01, 0.5, 6.0)))
+        else:
+            world.replace(broker)
+            world.later(rng.choice((0.5, 4.0, 15.0)), broker.process.resume, world.loop)
+
+    def _candidates(self, writer: WalIdentity) -> list[str]:
+        """Slots that are not committed, and were durable by the word of the last one; at most one WAL of each broker is damaged at once."""
+        wal = self._world.metadata.image.nodes.wal(writer)
+        if wal is None or wal.ended or any(_slot(key).writer == writer for key in self._lost):
+            return []
+        present: list[int] = []
+        sequence = int(wal.committed)
+        misses = 0
+        while misses < 20:
+            if self._world.bucket.peek(wal_key(writer, WalSequence(sequence))) is None:
+                misses += 1
+            else:
+                present.append(sequence)
+            sequence += 1
+        if not present:
+            return []
+        last = self._index(wal_key(writer, WalSequence(present[-1])))
+        if last is None or last.is_fence:
+            return []
+        keys = [wal_key(writer, WalSequence(slot)) for slot in present if slot < last.header.durable_below]
+        return [key for key in keys if self._world.metadata.image.objects.in_place(key) is None]
+
+    def _index(self, key: str) -> ObjectIndex | None:
+        data = self._world.bucket.peek(key)
+        try:
+            index = None if data is None else parse_tail(data, len(data), key)
+        except ObjectCorrupt:
+            return None
+        return None if isinstance(index, NeedMore) else index
+
+    def _lose(self, key: str) -> None:
+        """Without a word to the listener: no process does this."""
+        bucket, rng = self._world.bucket, self._rng
+        data = bucket.peek(key)
+        assert data is not None
+        self._lost[key] = data
+        self._ever.add(key)
+        if rng.random() < 0.5:
+            del bucket._objects[key]
+            bucket._keys.remove(key)
+        else:
+            at = len(data) - rng.randrange(1, 60)
+            MemoryStore._write(bucket, key, data[:at] + bytes([data[at] ^ 0x40]) + data[at + 1 :])
+        self._world.later(rng.choice(_RESTORED_AFTER_S), self._restore, key)
+
+    def _restore(self, key: str) -> None:
+        """From the versions of the bucket. What is committed by now needs no slot."""
+        data = self._lost.pop(key, None)
+        slot, image = _slot(key), self._world.metadata.image
+        if data is None or (image.nodes.wal_is_past(slot.writer, slot.sequence) and image.objects.in_place(key) is None):
+            return
+        self._world.trace("restore_slot", key)
+        MemoryStore._write(self._world.bucket, key, data)
+
+
+class TailReader:
+    """Follows the topic with nothing but the store."""
+
+    def __init__(self, world: "World", number: int, lost: set[str]) -> None:
+        self._world = world
+        self._rng = Random(f"{world.seed}/tail-reader/{number}")
+        self._lost = lost
+        store: ObjectStore = world.bucket
+        if number:
+            client = SimStore(world.bucket, world.weather, self._rng, world.trace)
+            store = RetryingStore(client, RetryPolicy(deadline_ms=10_000), clock=world.loop.time, rng=self._rng)
+        self._store = store
+        self._view = ClusterView(store)
+        self._ends: dict[Part, int] = {}
+
+    async def run(self, stop: asyncio.Event) -> None:
+        while not stop.is_set():
+            await asyncio.sleep(self._rng.uniform(0.1, 1.0))
+            is_new = self._rng.random() < 0.3
+            if is_new:
+                self._view = ClusterView(self._store)
+            try:
+                await self._look(is_new or not self._lost)
+            except (ManifestNotFound, ObjectGone, ObjectStoreError, WalksTooSlow) as error:
+                self._world.trace("tail_reader", type(error).__name__)
+            except ObjectCorrupt as error:
+                # Damage on the way is seen by who reads through the weather, and is gone when it reads again.
+                if error.key not in self._lost and self._store is self._world.bucket:
+                    self._world.fail(f"a reader takes an object for damaged that is not: {error}")
+
+    async def _look(self, is_due: bool) -> None:
+        """is_due: it has to see what is acknowledged. One that follows the store asks for lost slots only now and then."""
+        due = {part: self._due(part) for part in self._world.parts}
+        root = await self._view.refresh()
+        wals = {wal.writer for wal in root.wals}
+        for part in self._world.parts:
+            if not self._view.topics(part[0]):
+                return
+            try:
+                states = await self._view.partitions([part[0]])
+            except EndInDoubt as error:
+                if not any(key in str(error) for key in self._lost):
+                    self._world.fail(f"a reader takes a slot for lost that is not: {error}")
+                return
+            state = states[part[1]]
+            acked, committed, running = due[part]
+            # A manifest that is older than what is looked for may lack a WAL, or the end of one.
+            if is_due and state.end_offset < acked and state.committed_end >= committed and wals >= running:
+                self._world.fail(f"{part}: a reader ends at {state.end_offset} without an error, {acked} was acknowledged before")
+            if state.end_offset < self._ends.get(part, 0):
+                self._world.fail(f"{part}: the end of a reader goes from {self._ends[part]} back to {state.end_offset}")
+            self._ends[part] = state.end_offset
+            if state.log_start < state.end_offset and self._rng.random() < 0.2:
+                batches = await self._read(part, state.log_start, state.end_offset)
+                self._world.checker.fetched(part, state.end_offset, state.log_start, batches)
+
+    def _due(self, part: Part) -> tuple[int, int, set[WalIdentity]]:
+        """What is acknowledged, what is committed and which WALs run, now."""
+        image = self._world.metadata.image
+        topic = image.topics.by_name(part[0])
+        if topic is None:
+            return 0, 0, set()
+        committed = image.streams.known(topic.partitions[part[1]].data_stream_id).end_offset
+        acked = max(self._world.checker.acked(part).values(), default=-1) + 1
+        return acked, committed, {wal.writer for wal in image.nodes.running_wals()}
+
+    async def _read(self, part: Part, start: int, end: int) -> list[list[Record]]:
+        objects = ObjectReader(self._store, BlockCache(1))
+        found: list[list[Record]] = []
+        for item in await self._view.plan([OffsetRange(*part, start, end)]):
+            held = StreamRange(
+                StreamId(item.stream_id), Offset(item.start_offset), Offset(item.end_offset), item.record_count, item.size_bytes, Millis(0)
+            )
+            source = ObjectRange(ObjectId(0), item.key, ObjectRole.STREAM, item.object_size_bytes, held)
+            position = item.start_offset
+            while position < item.end_offset:
+                for batch in await objects.read([source], position, 1 << 20, end_offset=item.end_offset):
+                    for at, header in iter_headers(batch):
+                        found.append(decode_records(memoryview(batch)[at:]))
+                        position = Offset(header.next_offset)
+        return found
+
+
+def _slot(key: str) -> WalSlot:
+    slot = parse_wal_key(key)
+    assert slot is not None
+    return slot

@@ -1,0 +1,57 @@
+"""Planted bugs of disks that come back older than they were, for `tests.sim.mutants`.
+
+Two rules have live tests only, because 60 seeds of the simulator do not find their violation: no image is served while a reign ends
+(test_controller_quorum_live), and no follower takes an older snapshot (test_controller_rpc). Both need an observer that connects within the
+few milliseconds in which a deposed controller still has the image.
+"""
+
+from collections.abc import Callable
+from typing import Any
+
+import controller.raft.promises as promises
+from controller.journal import Journal
+from controller.raft.node import RaftNode
+
+Patch = tuple[Any, str, Any]
+
+
+def _restored_disk_votes() -> list[Patch]:
+    """Nobody compares what a disk has with what it promised. Only the directory's own notes are looked at."""
+    return [(promises, "forgotten", lambda _start, _promised: "")]
+
+
+def _emptied_journal_votes() -> list[Patch]:
+    """Neither the directory nor the other controllers notice that the journal is not the one that was written."""
+
+    def open_(self: Journal) -> Any:
+        owner = self._owner
+        self._owner = _Unknowing(owner.directory_id)
+        try:
+            return real(self)
+        finally:
+            self._owner = owner
+
+    real = Journal.open
+    return [(Journal, "open", open_), (promises.Promises, "refusal", lambda *_: "")]
+
+
+class _Unknowing:
+    journal_number = 0
+
+    def __init__(self, directory_id: str) -> None:
+        self.directory_id = directory_id
+
+    def note_journal(self, number: int) -> None:
+        raise AssertionError(f"segment {number} is begun while the journal is read")
+
+
+def _hears_at_once() -> list[Patch]:
+    """A controller votes before those who remember more than its disk have had the time to say so."""
+    return [(RaftNode, "_is_deaf", property(lambda _: False, lambda _self, _value: None))]
+
+
+ROLLBACK_MUTANTS: dict[str, Callable[[], list[Patch]]] = {
+    "restored_disk_votes": _restored_disk_votes,
+    "emptied_journal_votes": _emptied_journal_votes,
+    "hears_at_once": _hears_at_once,
+}

@@ -1,0 +1,28 @@
+"""Adapt the limits that a seed draws to what a scenario is about.
+
+Invariant: scenarios that are not named here keep the drawn limits, and no scenario's random draws depend on another's.
+"""
+
+from dataclasses import replace
+from random import Random
+
+import msgspec
+
+from tests.sim.clock_steps import stepping
+from tests.sim.limits import Limits
+from tests.sim.rollback import CONTROLLERS
+from tests.sim.scenarios import BALANCED, COORDINATING, ROLLED_BACK, STEPPING
+
+
+def scenario_limits(scenario: str, drawn: Limits, rng: Random) -> Limits:
+    """Return the limits for one run of `scenario`."""
+    if scenario in BALANCED:
+        config = msgspec.structs.replace(
+            drawn.controller, auto_balance=True, balance_interval_ms=300, balance_cooldown_ms=1_000, balance_bytes_min=1
+        )
+        return replace(drawn, controller=config, partitions=max(drawn.partitions, 6))
+    if scenario in ROLLED_BACK:
+        return replace(drawn, controllers=CONTROLLERS)
+    if scenario in STEPPING:
+        return stepping(drawn)
+    return replace(drawn, partitions=1, producers=1) if scenario in COORDINATING else drawn

@@ -1,0 +1,27 @@
+"""What the store loses for good is found by the reader of the store, when it reads, and not only by the last look at the bucket."""
+
+from tests.sim.committed import StoreReader
+from tests.sim.world import World
+
+SEED = 10
+
+
+def test_the_reader_of_the_store_does_not_overlook_an_object_that_is_gone() -> None:
+    world = World(SEED, "transactions")
+    stolen: list[str] = []
+    real = StoreReader._read
+
+    async def steal_first(self: StoreReader, item: object) -> object:
+        if not stolen and world.loop.time() > 5:
+            stolen.append(item.key)  # type: ignore[attr-defined]
+            world.bucket.strike(stolen[0], None)
+        return await real(self, item)  # type: ignore[arg-type]
+
+    StoreReader._read = steal_first  # type: ignore[method-assign, assignment]
+    try:
+        outcome = world.run()
+    finally:
+        StoreReader._read = real  # type: ignore[method-assign]
+    assert stolen
+    assert "a reader of the store, by the newest manifest" in (outcome.violation or "")
+    assert stolen[0] in (outcome.violation or "")
