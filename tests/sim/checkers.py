@@ -60,6 +60,8 @@ class Checker:
         self.check_order = self._history.check_order
         self.forgotten_ids: list[range] = []
         """Object ids that a recovery skipped: what an old broker puts under them afterwards, nobody can know."""
+        self.stream_of: Callable[[Part], StreamId] = self._stream_of
+        """Finds the data stream of a partition; replaced where names are given to several topics, one after the other."""
         bucket.listener = self
 
     @property
@@ -195,9 +197,7 @@ class Checker:
 
     def _durable(self, part: Part, start: int, end: int) -> _Stretch | None:
         image = self._image()
-        topic = image.topics.by_name(part[0])
-        assert topic is not None
-        for stretch in reversed(self._stretches.get(topic.partitions[part[1]].data_stream_id, [])):
+        for stretch in reversed(self._stretches.get(self.stream_of(part), [])):
             if not (stretch.start <= start and end <= stretch.end):
                 continue
             record = image.nodes.wal(stretch.writer)
@@ -205,6 +205,11 @@ class Checker:
             if stretch.slot < self._wals[stretch.writer].durable_end and not is_past_end:
                 return stretch
         return None
+
+    def _stream_of(self, part: Part) -> StreamId:
+        topic = self._image().topics.by_name(part[0])
+        assert topic is not None
+        return topic.partitions[part[1]].data_stream_id
 
     # --- from time to time and at the end ----------------------------------------------------------------------------------------------
 

@@ -17,8 +17,8 @@ from tests.sim.nodes import FetchResult, SimBroker, produce_request
 if TYPE_CHECKING:
     from tests.sim.world import World
 
-_RETRIED = {ErrorCode.NOT_LEADER_OR_FOLLOWER, ErrorCode.LEADER_NOT_AVAILABLE, ErrorCode.KAFKA_STORAGE_ERROR, ErrorCode.REQUEST_TIMED_OUT,
-            ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, ErrorCode.FENCED_LEADER_EPOCH, ErrorCode.UNKNOWN_LEADER_EPOCH}  # fmt: skip
+RETRIED = {ErrorCode.NOT_LEADER_OR_FOLLOWER, ErrorCode.LEADER_NOT_AVAILABLE, ErrorCode.KAFKA_STORAGE_ERROR, ErrorCode.REQUEST_TIMED_OUT,
+           ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, ErrorCode.FENCED_LEADER_EPOCH, ErrorCode.UNKNOWN_LEADER_EPOCH}  # fmt: skip
 
 
 class Producer:
@@ -79,7 +79,7 @@ class Producer:
 
         def answered(results: dict[Part, Any]) -> None:
             if not world.network.chance():
-                world.later(world.network.delay_s(), _settle, answer, results)
+                world.later(world.network.delay_s(), settle, answer, results)
 
         copies = [0.0, self._rng.uniform(0, 5)] if world.network.chance(0.3) else [0.0]
         if not world.network.chance():
@@ -98,7 +98,7 @@ class Producer:
             return True
         if code is ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER and may_lag(self._world, part, broker, self._rng):
             return False
-        if code not in _RETRIED:
+        if code not in RETRIED:
             self._world.fail(f"producer {self._name} writes in order to {part} and is told {code.name}: {item.error_message}")
         return False
 
@@ -110,7 +110,7 @@ def may_lag(world: "World", part: Part, broker: SimBroker, rng: Random) -> bool:
     return (not world.leases or broker in world.zombies) and world.leader(part, rng, exact=True)[0] is not broker
 
 
-def _settle(answer: "asyncio.Future[Any]", results: Any) -> None:
+def settle(answer: "asyncio.Future[Any]", results: Any) -> None:
     if not answer.done():
         answer.set_result(results)
 
@@ -152,7 +152,7 @@ class Consumer:
 
         def answered(results: dict[Part, FetchResult]) -> None:
             if not world.network.chance():
-                world.later(world.network.delay_s(), _settle, answer, results)
+                world.later(world.network.delay_s(), settle, answer, results)
 
         world.later(world.network.delay_s(), broker.deliver, broker.fetch, wanted, max_wait_ms, self._max_bytes, answered)
         try:

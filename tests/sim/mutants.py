@@ -35,8 +35,10 @@ from stream.wal.slots import SlotTable
 from tests.sim.clock_mutants import CLOCK_MUTANTS
 from tests.sim.damage_mutants import DAMAGE_MUTANTS
 from tests.sim.lost_slot_mutants import LOST_SLOT_MUTANTS
+from tests.sim.offset_mutants import OFFSET_MUTANTS
 from tests.sim.recovery_mutants import RECOVERY_MUTANTS
 from tests.sim.rollback_mutants import ROLLBACK_MUTANTS
+from tests.sim.topic_mutants import TOPIC_MUTANTS
 from tests.sim.transaction_mutants import TRANSACTION_MUTANTS
 
 Patch = tuple[Any, str, Any]
@@ -352,7 +354,8 @@ MUTANTS: dict[str, Callable[[], list[Patch]]] = {
     "sources_not_compared": _sources_not_compared,
     "refused_batches_not_remembered": _refused_batches_not_remembered,
 } | RECOVERY_MUTANTS
-MUTANTS |= TRANSACTION_MUTANTS | DAMAGE_MUTANTS | CLOCK_MUTANTS | ROLLBACK_MUTANTS | LOST_SLOT_MUTANTS
+MUTANTS |= TRANSACTION_MUTANTS | OFFSET_MUTANTS | DAMAGE_MUTANTS | CLOCK_MUTANTS
+MUTANTS |= ROLLBACK_MUTANTS | LOST_SLOT_MUTANTS | TOPIC_MUTANTS
 
 
 @contextmanager

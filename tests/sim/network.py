@@ -49,6 +49,17 @@ class Links:
 
     def __init__(self) -> None:
         self._cut: set[tuple[str, str]] = set()
+        self._rejected: set[tuple[str, str]] = set()
+
+    def reject(self, source: str, target: str) -> None:
+        """Refuse connections from one process to another, as a firewall does that rejects."""
+        self._rejected.add((source, target))
+
+    def admit(self, source: str, target: str) -> None:
+        self._rejected.discard((source, target))
+
+    def rejects(self, source: str, target: str) -> bool:
+        return bool(self._rejected) and (source, target) in self._rejected
 
     def cut(self, source: str, target: str) -> None:
         self._cut.add((source, target))
@@ -58,6 +69,11 @@ class Links:
 
     def mend_all(self) -> None:
         self._cut.clear()
+        self._rejected.clear()
+
+    @property
+    def any_cut(self) -> bool:
+        return bool(self._cut)
 
     def blocked(self, source: str, target: str) -> bool:
         cut = self._cut
@@ -122,6 +138,13 @@ class Network:
         self._streams[self._serial] = stream
         if self._serial % 16 == 0:
             self._streams = {serial: open_stream for serial, open_stream in self._streams.items() if not open_stream.closed}
+
+    def reject(self, source: str, target: str) -> None:
+        """From now on `Links.admit` alone lets connections through; those that exist are reset at both ends."""
+        self.links.reject(source, target)
+        for stream in list(self._streams.values()):
+            if stream.process.link == source and stream.server is not None and stream.server.link == target:
+                stream.reset()
 
     def process_died(self, process: Process, *, resets: bool) -> None:
         """Its connections are reset, or fall silent."""
@@ -329,7 +352,7 @@ class SimChannel:
             if copy:
                 await asyncio.sleep(rng.uniform(0, 3))
             listener = network.listeners.get(self.address)
-            if listener is None:
+            if listener is None or network.links.rejects(self._process.link, server):
                 _fail(answer, rpc_failed(StatusCode.UNAVAILABLE, "connection refused"))
                 return
             network.trace("rpc", self._process.name, method)
@@ -447,10 +470,19 @@ class SimStreamCall:
         self._handler = None
         self._down.send(rpc_failed(StatusCode.UNAVAILABLE, "connection reset"))
 
+    def reset(self) -> None:
+        """Break it at both ends. The firewall stands on the client's side: its reset arrives there, though the way from the server is cut.
+
+        Otherwise the server would fence a client that cannot notice; `controller.rpc.lease` says that it does not cover that.
+        """
+        error = rpc_failed(StatusCode.UNAVAILABLE, "connection reset")
+        asyncio.get_running_loop().call_later(self._network.delay_s(), self._inbox.put, error, context=Context())
+        self._at_server("cancel")
+
     def _at_server(self, item: Any) -> None:
         if item == "connect":
             listener = self._network.listeners.get(self._address)
-            if listener is None:
+            if listener is None or self._network.links.rejects(self.process.link, _host(self._address)):
                 self._down.send(rpc_failed(StatusCode.UNAVAILABLE, "connection refused"))
                 return
             self.server = listener.process

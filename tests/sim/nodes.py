@@ -61,6 +61,7 @@ from tests.sim.connections import SimMarkerPeers
 from tests.sim.control import addresses
 from tests.sim.frames import CONNECTION, decode_response, encode_request
 from tests.sim.loop import Process
+from tests.sim.places import place_of
 from tests.sim.store import SimStore
 
 if TYPE_CHECKING:
@@ -272,7 +273,8 @@ class SimBroker:
             partition = self.partitions.get(topic, index)
             assert isinstance(partition, Partition)
             self.world.trace("opened", self.process.name, topic, index, partition.leader_epoch, partition.high_watermark)
-            self.world.checker.opened((topic, index), partition.leader_epoch, self.me, partition.high_watermark)
+            place = place_of(self.image, (topic, index))
+            self.world.checker.opened(place, partition.leader_epoch, self.me, partition.high_watermark)
 
     def _end(self, reason: str) -> None:
         if not self.leaving:
@@ -317,6 +319,7 @@ class SimBroker:
         if not self.serving:
             return
         epochs = {part: self._epoch(part) for part in sent}
+        places = {part: place_of(self.image, part) for part in sent}
 
         def respond(response: Any) -> None:
             message = decode_response(apis.PRODUCE, PRODUCE_VERSION, response)
@@ -324,8 +327,9 @@ class SimBroker:
             for part, item in results.items():
                 if item.error_code == 0:
                     self.world.trace("ack", self.process.name, part, item.base_offset)
-                    epoch = epochs[part] if epochs[part] is not None else self._epoch(part)
-                    self.world.checker.acknowledged(part, epoch, self.me, item.base_offset, sent[part])
+                    is_same = place_of(self.image, part) == places[part]
+                    epoch = epochs[part] if epochs[part] is not None or not is_same else self._epoch(part)
+                    self.world.checker.acknowledged(places[part], epoch, self.me, item.base_offset, sent[part])
             answered(results)
 
         try:

@@ -10,6 +10,7 @@ import msgspec
 
 from tests.sim.clock_steps import stepping
 from tests.sim.limits import Limits
+from tests.sim.offsets import ASKING
 from tests.sim.rollback import CONTROLLERS
 from tests.sim.scenarios import BALANCED, COORDINATING, ROLLED_BACK, STEPPING
 
@@ -21,6 +22,9 @@ def scenario_limits(scenario: str, drawn: Limits, rng: Random) -> Limits:
             drawn.controller, auto_balance=True, balance_interval_ms=300, balance_cooldown_ms=1_000, balance_bytes_min=1
         )
         return replace(drawn, controller=config, partitions=max(drawn.partitions, 6))
+    if scenario in ASKING:
+        config = msgspec.structs.replace(drawn.controller, session_timeout_ms=rng.choice((1_500, 6_000)), session_grace_ms=300)
+        return replace(drawn, controller=config, partitions=min(4, drawn.partitions), brokers=3, producers=1)
     if scenario in ROLLED_BACK:
         return replace(drawn, controllers=CONTROLLERS)
     if scenario in STEPPING:

@@ -56,6 +56,14 @@ SCENARIOS: Mapping[str, Mapping[str, int]] = {
         "slow_store": 2, "store_down": 1, "crash_controller": 1, "pause_controller": 1, "coup": 1,
         "cut_controller": 1, "split": 1, "slow_disk": 1, "nothing": 2,
     },
+    "stale": {
+        "isolate": 6, "reject": 6, "move": 4, "pause": 1, "replace": 1, "crash_controller": 1, "cut_controller": 1, "crash": 1,
+        "slow_store": 1,
+    },
+    "topics": {
+        "crash": 4, "pause": 2, "replace": 2, "move": 4, "ping_pong": 2, "leave": 1, "slow_store": 2, "store_down": 1,
+        "isolate": 3, "crash_controller": 2, "cut_controller": 1, "coup": 1, "cut": 1, "nothing": 1,
+    },
     "pipeline": {
         "crash": 4, "pause": 1, "move": 4, "ping_pong": 2, "leave": 1, "slow_store": 1, "store_down": 1, "cut": 1, "nothing": 1,
     },
@@ -139,6 +147,30 @@ class Chaos:
         if (broker := self._running()) is not None:
             self._cut_off(broker.process.link, self._rng.choice((0.3, 3.0, 12.0)))
 
+    def isolate(self) -> None:
+        """A broker from the controllers only: clients and the store reach it."""
+        duration_s, kind = self._rng.choice((1.0, 4.0, 8.0)), self._rng.choice(("both", "both", "to", "from"))
+        broker, _ = self._world.leader(self._part(), self._rng, exact=True)
+        if broker is None:
+            return
+        self._world.trace("isolate", broker.process.name, kind)
+        for controller in self._world.controllers.values():
+            if kind != "to":
+                self._cut_link(broker.process.link, controller.process.link, duration_s)
+            if kind != "from":
+                self._cut_link(controller.process.link, broker.process.link, duration_s)
+
+    def reject(self) -> None:
+        """A firewall between a broker and the leading controller, or all of them: connections are reset, new ones refused."""
+        duration_s, at_all = self._rng.choice((1.0, 4.0, 8.0)), self._rng.random() < 0.3
+        (broker, _), active = self._world.leader(self._part(), self._rng, exact=True), self._world.active_controller()
+        if broker is None or active is None:
+            return
+        controllers = [controller for controller in self._world.controllers.values() if at_all or controller is active]
+        for controller in controllers:
+            self._world.network.reject(broker.process.link, controller.process.link)
+            self._later(duration_s, lambda link=controller.process.link: self._world.network.links.admit(broker.process.link, link))
+
     def cut_controller(self) -> None:
         """A controller, most often the leader, from everybody."""
         if (controller := self._controller()) is not None:
@@ -182,7 +214,7 @@ class Chaos:
             self._later(pause_s * at, lambda node_id=node_id: self._world.move(part, NodeId(node_id)))
 
     def _part(self) -> Part:
-        parts = [*self._world.parts, *self._world.txn_parts]
+        parts = [*self._world.parts, *self._world.txn_parts, *self._world.life.parts]
         if self._world.txn_parts:
             parts += [(name, index) for name in (OFFSETS_TOPIC, TRANSACTIONS_TOPIC) for index in range(COORDINATOR_PARTITIONS)]
         return self._rng.choice(parts)

@@ -9,7 +9,9 @@ from tests.sim.clock_mutants import CLOCK_MUTANTS, HARMLESS
 from tests.sim.damage_mutants import DAMAGE_MUTANTS
 from tests.sim.lost_slot_mutants import LOST_SLOT_MUTANTS
 from tests.sim.mutants import MUTANTS, patched, planted
+from tests.sim.offset_mutants import OFFSET_MUTANTS
 from tests.sim.rollback_mutants import ROLLBACK_MUTANTS
+from tests.sim.topic_mutants import TOPIC_MUTANTS
 from tests.sim.transaction_mutants import TRANSACTION_MUTANTS
 from tests.sim.world import World
 
@@ -53,16 +55,19 @@ SCENARIO = {
     "old_history_not_fenced": "disaster",
     "only_the_owners_wal_is_read": "disaster",
 } | dict.fromkeys(TRANSACTION_MUTANTS, "coordinators")
+SCENARIO |= dict.fromkeys(OFFSET_MUTANTS, "stale")
 SCENARIO |= dict.fromkeys(DAMAGE_MUTANTS, "damage")
 SCENARIO |= dict.fromkeys(CLOCK_MUTANTS, "steps")
 SCENARIO |= dict.fromkeys(ROLLBACK_MUTANTS, "rollback")
 SCENARIO |= dict.fromkeys(LOST_SLOT_MUTANTS, "lost_slots")
+SCENARIO |= dict.fromkeys(TOPIC_MUTANTS, "topics")
 SEEDS_MAX = 25
 FIRST_SEED = {
     "recovery_stops_early": 45,
     "closed_without_flush": 15,
     "image_not_rebuilt_after_a_reign": 10,
     "snapshot_of_what_is_not_committed": 85,
+    "refused_connection_is_a_proof": 10,
     "hears_at_once": 100,
     "slots_behind_a_hole_always_prove_it": 40,
     "restored_disk_votes": 25,

@@ -9,7 +9,7 @@ import gc
 import hashlib
 import warnings
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from contextlib import suppress
 from contextvars import Context
 from dataclasses import dataclass
@@ -37,10 +37,12 @@ from tests.sim.lost_slots import LostSlots
 from tests.sim.metadata_log import MetadataLog
 from tests.sim.network import Network
 from tests.sim.nodes import SimBroker
+from tests.sim.offsets import Offsets
 from tests.sim.pipelined import PipelinedProducer
 from tests.sim.rollback import RollbackChaos, Rollbacks, wander
 from tests.sim.scenario_limits import scenario_limits
 from tests.sim.store import Bucket, StoreWeather
+from tests.sim.topic_life import TopicClients, TopicLife
 from tests.sim.transactional import PARTITIONS, TXN_TOPIC
 from tests.sim.transactions import Transactions
 
@@ -93,6 +95,7 @@ class World:
         self.has_disks = True
         """Not between the loss of the controllers' disks and the end of the recovery."""
         self.checker = Checker(self.bucket, lambda: self.metadata.image, self.fail)
+        self.life = TopicLife(self, self.checker)
         self.graces = Graces(self) if scenario in scenarios.STEPPING else None
         self.lost_slots = LostSlots(self) if scenario in scenarios.LOSING_SLOTS else None
         self.parts: list[Part] = [(TOPIC, index) for index in range(limits.partitions)]
@@ -157,7 +160,8 @@ class World:
     # --- who leads ----------------------------------------------------------------------------------------------------------------------
 
     def note_leaders(self) -> None:
-        topics = [topic for name in (TOPIC, TXN_TOPIC) if (topic := self.metadata.image.topics.by_name(name)) is not None]
+        self.life.look(self.metadata.image)
+        topics = [topic for name in (TOPIC, TXN_TOPIC, *self.life.names) if (topic := self.metadata.image.topics.by_name(name)) is not None]
         if topics:
             leaders = {
                 (topic.name, record.partition): (record.leader, record.leader_epoch) for topic in topics for record in topic.partitions
@@ -290,7 +294,7 @@ class World:
         """Reassign a partition to one broker, dead or alive; to where it is already, what moves is cancelled."""
         self.trace("move", part, target)
         topic = self.metadata.image.topics.by_name(part[0])
-        is_back = topic is not None and topic.partitions[part[1]].replicas[0] == target
+        is_back = topic is not None and part[1] < len(topic.partitions) and topic.partitions[part[1]].replicas[0] == target
         wanted = PartitionTarget(topic=part[0], partition=part[1], replicas=None if is_back else [target])
 
         async def ask() -> None:
@@ -340,7 +344,11 @@ class World:
         reading = [self.loop.create_task(consumer.run(stop)) for consumer in consumers]
         transactions = Transactions(self)
         transacting = [self.loop.create_task(work) for work in transactions.run(stop)]
+        offsets = Offsets(self)
+        asking = [self.loop.create_task(work) for work in offsets.run(stop)]
         reading += lease_readers(self, stop)
+        topics = TopicClients(self)
+        asking += [self.loop.create_task(work) for work in topics.run(stop)]
         if self.lost_slots is not None:
             reading += [self.loop.create_task(work) for work in self.lost_slots.run(stop)]
         if self.scenario in scenarios.ROLLED_BACK:
@@ -349,19 +357,22 @@ class World:
         self._calm_down()
         self.phase("calm")
         stop.set()
-        await self._within(_QUIET_LIMIT_S, "clients got no answer", asyncio.gather(*writing, *reading, *transacting))
+        await self._within(_QUIET_LIMIT_S, "clients got no answer", asyncio.gather(*writing, *reading, *transacting, *asking))
         self.phase("answered")
         await self._within(_QUIET_LIMIT_S, "not every partition is writable", producers[-1].write(self.parts))
         self.phase("written")
         await self._within(_QUIET_LIMIT_S, "not everything can be read", self._read_all(9))
         await self._within(_QUIET_LIMIT_S, "not every transaction is over and can be read", transactions.check())
+        await self._within(_QUIET_LIMIT_S, "not every topic can be used", topics.check())
         await self._within(_QUIET_LIMIT_S, "not every move ends", self._moves_end())
+        await self._within(_QUIET_LIMIT_S, "not every log can be read", offsets.check())
         self.phase("cleaning")
         await self._clean()
         self.phase("end")
         watching.cancel()
         self.checker.check_metadata()
         await self._within(_QUIET_LIMIT_S, "not everything can be read after the clean-up", self._read_all(10))
+        await self._within(_QUIET_LIMIT_S, "not every topic is clean and can be read", topics.check_cleaned())
         for producer in pipelined:
             producer.check_order()
 
@@ -461,9 +472,9 @@ class World:
         while any(record.move is not None and record.target_replicas is not None for record in self._partitions()):  # noqa: ASYNC110
             await asyncio.sleep(0.5)
 
-    def _partitions(self) -> Sequence[PartitionRecord]:
-        topic = self.metadata.image.topics.by_name(TOPIC)
-        return () if topic is None else topic.partitions
+    def _partitions(self) -> list[PartitionRecord]:
+        topics = [self.metadata.image.topics.by_name(name) for name in (TOPIC, *self.life.names)]
+        return [record for topic in topics if topic is not None for record in topic.partitions]
 
     def _grace_s(self) -> float:
         stream, config = self.limits.stream, self.limits.controller

@@ -1,0 +1,18 @@
+"""Names under which the checkers know the partitions of topics that come and go: one for each incarnation of a topic. Pure."""
+
+from typing import Final
+
+from controller.metadata.image import MetadataImage
+from tests.support.history import Part
+
+PREFIX: Final = "life-"
+SEPARATOR: Final = "@"
+"""Not allowed in topic names."""
+
+
+def place_of(image: MetadataImage, part: Part) -> Part:
+    """part: as a request names it. Without an id behind the separator: this image has no such topic. Other topics keep their names."""
+    if not part[0].startswith(PREFIX):
+        return part
+    topic = image.topics.by_name(part[0])
+    return f"{part[0]}{SEPARATOR}{'' if topic is None else topic.topic_id}", part[1]

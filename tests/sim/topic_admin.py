@@ -1,0 +1,206 @@
+"""Administrators of topics that come and go: they ask a controller, or any broker, and repeat what they already asked.
+
+Invariant: there is one administrator for a name, who asks for one thing at a time. An answer "done" is judged at once against the committed
+metadata; a request without an answer may take effect later, or never.
+"""
+
+import asyncio
+from collections.abc import Coroutine
+from random import Random
+from typing import TYPE_CHECKING, Any, Final
+
+from broker.wire import apis
+from broker.wire.error_codes import ErrorCode
+from broker.wire.gen import create_partitions, create_topics, delete_topics
+from controller.errors import ControllerError
+from controller.rpc.client import ControllerClient
+from controller.rpc.messages import CreatePartitions, CreateTopics, DeleteTopics, NewPartitions, NewTopic, Status
+from tests.sim.connections import Connection, Unanswered
+from tests.sim.control import addresses
+from tests.sim.loop import Process
+from tests.sim.nodes import SimBroker
+
+if TYPE_CHECKING:
+    from tests.sim.topic_life import Incarnation
+    from tests.sim.world import World
+
+_CREATE_VERSION: Final = 7
+_DELETE_VERSION: Final = 6
+_GROW_VERSION: Final = 3
+_PARTITIONS_MAX: Final = 6
+_STATUS: Final = {
+    ErrorCode.NONE: Status.OK,
+    ErrorCode.INVALID_PARTITIONS: Status.INVALID_PARTITIONS,
+    ErrorCode.TOPIC_ALREADY_EXISTS: Status.TOPIC_EXISTS,
+}
+"""Left out: a broker that does not know a topic yet says UNKNOWN_TOPIC_ID: that proves nothing."""
+
+
+class TopicAdmin:
+    def __init__(self, world: "World") -> None:
+        self._world = world
+        self._life = world.life
+        self._rng = Random(f"{world.seed}/topic admin")
+        self._process = Process("topic admin")
+        self._process.network = world.network
+        world.processes.append(self._process)
+        self._pace_s = self._rng.choice((0.2, 0.6, 1.5))
+        self._client: ControllerClient = self._process.context().run(
+            lambda: ControllerClient(addresses(world.limits.controllers), rng=self._rng)
+        )
+
+    def run(self, stop: asyncio.Event) -> list[Coroutine[Any, Any, None]]:
+        return [self._here(self._rule(name, stop)) for name in self._life.names]
+
+    async def create_missing(self) -> None:
+        for name in self._life.names:
+            while self._world.metadata.image.topics.by_name(name) is None:
+                await self._here(self._create(name))
+
+    async def renew(self, name: str) -> None:
+        """Until the topic is another one of the same name."""
+        old = self._find(name)
+        while old is not None and not old.is_gone:
+            await self._here(self._delete(old))
+        await self.create_missing()
+
+    async def _here(self, work: Coroutine[Any, Any, None]) -> None:
+        """In the administrators' own process."""
+        await self._world.loop.create_task(work, context=self._process.context())
+
+    def _find(self, name: str) -> "Incarnation | None":
+        return next((known for known in self._life.live if known.name == name), None)
+
+    async def _rule(self, name: str, stop: asyncio.Event) -> None:
+        while not stop.is_set():
+            known = self._find(name)
+            if known is None:
+                await self._create(name)
+            elif self._rng.random() < 0.4:
+                await self._delete(known)
+                if known.is_gone and self._rng.random() < 0.6:
+                    await self._create(name)
+            else:
+                await self._grow(known)
+            await asyncio.sleep(self._pace_s * self._rng.random() * 2)
+
+    # --- create -------------------------------------------------------------------------------------------------------------------------
+
+    async def _create(self, name: str) -> None:
+        count = self._rng.randint(1, 3)
+        configs = {"max.message.bytes": str(1_000_000 + len(self._life.configs[name]))}
+        self._life.totals[name].add(count)
+        self._life.configs[name].append(configs)
+        self._world.trace("create topic", name, count)
+        broker = self._broker()
+        if broker is None:
+            request = CreateTopics(topics=[NewTopic(name=name, partitions=count, configs=dict(configs))])
+            answer = await self._ask_controller(self._client.create_topics(request, timeout_s=self._timeout_s()))
+            status, topic_id = (None, None) if answer is None else (answer.topics[0].status, answer.topics[0].topic_id)
+        else:
+            items = [create_topics.CreatableTopicConfig(key, value) for key, value in configs.items()]
+            topic = create_topics.CreatableTopic(name, count, -1, [], items)
+            message = create_topics.CreateTopicsRequest([topic], self._timeout_ms(), validate_only=False)
+            answer = await self._ask_broker(broker, apis.CREATE_TOPICS, _CREATE_VERSION, message)
+            status, topic_id = (None, None) if answer is None else (_status(answer.topics[0]), answer.topics[0].topic_id)
+        if status is Status.OK:
+            found = self._world.metadata.image.topics.by_id(topic_id) if topic_id is not None else None
+            if found is None or found.name != name or len(found.partitions) < count:
+                self._world.fail(f"topic {name} was created with {count} partitions as {topic_id}, the metadata have {found}")
+            if broker is not None and broker.image.topics.by_id(topic_id) is None:
+                self._world.fail(f"{broker.process.name} created topic {name} and does not have it")
+
+    # --- delete -------------------------------------------------------------------------------------------------------------------------
+
+    async def _delete(self, known: "Incarnation") -> None:
+        known.is_doomed = True
+        self._world.trace("delete topic", known.name, known.number)
+        leader, _ = self._world.leader((known.name, 0), self._rng, exact=True)
+        if leader is not None and not self._world.calm and self._rng.random() < 0.3:
+            self._world.later(self._rng.choice((0.01, 0.05, 0.3)), self._crash, leader)
+        broker = self._broker()
+        if broker is None:
+            request = DeleteTopics(topic_ids=[known.topic_id])
+            answer = await self._ask_controller(self._client.delete_topics(request, timeout_s=self._timeout_s()))
+            status = None if answer is None else answer.items[0].status
+        else:
+            state = delete_topics.DeleteTopicState(None, known.topic_id)
+            message = delete_topics.DeleteTopicsRequest(topics=[state], timeout_ms=self._timeout_ms())
+            answer = await self._ask_broker(broker, apis.DELETE_TOPICS, _DELETE_VERSION, message)
+            status = None if answer is None else _status(answer.responses[0])
+        if status in (Status.OK, Status.UNKNOWN_TOPIC) and not known.is_gone:
+            self._world.fail(f"the deletion of {known} is answered with {status}, the metadata have it")
+        if status is Status.OK and broker is not None and broker.image.topics.by_id(known.topic_id) is not None:
+            self._world.fail(f"{broker.process.name} deleted {known} and still has it")
+
+    def _crash(self, broker: SimBroker) -> None:
+        """While it may still hold records that are to be committed nowhere any more."""
+        if broker.process.held is None and self._world.brokers.get(broker.node_id) is broker and not self._world.calm:
+            self._world.crash(broker, self._rng.choice((0.01, 0.5, 6.0)))
+
+    # --- add partitions -----------------------------------------------------------------------------------------------------------------
+
+    async def _grow(self, known: "Incarnation") -> None:
+        total = len(known.streams) + self._rng.randint(1, 2)
+        if total > _PARTITIONS_MAX:
+            return
+        if self._rng.random() < 0.2:
+            await self._add(known, total, is_trial=True)
+            return
+        self._life.totals[known.name].add(total)
+        await self._add(known, total)
+        if self._rng.random() < 0.5:
+            await self._add(known, total)
+
+    async def _add(self, known: "Incarnation", total: int, *, is_trial: bool = False) -> None:
+        before = len(known.streams)
+        self._world.trace("add partitions", known.name, known.number, before, total, is_trial)
+        broker = self._broker()
+        if broker is None:
+            request = CreatePartitions(topics=[NewPartitions(name=known.name, total=total)], validate_only=is_trial)
+            answer = await self._ask_controller(self._client.create_partitions(request, timeout_s=self._timeout_s()))
+            status = None if answer is None else answer.items[0].status
+        else:
+            topic = create_partitions.CreatePartitionsTopic(known.name, total, None)
+            message = create_partitions.CreatePartitionsRequest([topic], self._timeout_ms(), is_trial)
+            answer = await self._ask_broker(broker, apis.CREATE_PARTITIONS, _GROW_VERSION, message)
+            status = None if answer is None else _status(answer.results[0])
+        wanted = before if is_trial else total
+        if status in (Status.OK, Status.INVALID_PARTITIONS) and not known.is_gone and len(known.streams) < wanted:
+            self._world.fail(f"{known} had {before} partitions and was to have {total}: {status}, it has {len(known.streams)}")
+        if status is Status.OK and before >= total and not known.is_gone:
+            self._world.fail(f"{known} had {before} partitions when it was asked to have {total}, which is answered with OK")
+
+    # --- asking -------------------------------------------------------------------------------------------------------------------------
+
+    def _timeout_s(self) -> float:
+        return 30 if self._world.calm else self._rng.choice((0.1, 1.0, 10.0))
+
+    def _timeout_ms(self) -> int:
+        return 30_000 if self._world.calm else self._rng.choice((1_000, 10_000))
+
+    def _broker(self) -> SimBroker | None:
+        """Whom to ask; None: the controllers."""
+        serving = [broker for _, broker in sorted(self._world.brokers.items()) if broker.serving and not broker.process.dead]
+        return self._rng.choice(serving) if serving and self._rng.random() < 0.5 else None
+
+    async def _ask_controller(self, work: Coroutine[Any, Any, Any]) -> Any:
+        """None: nobody knows whether it was done."""
+        try:
+            return await work
+        except (TimeoutError, ControllerError) as error:
+            self._world.trace("no answer", type(error).__name__)
+            await asyncio.sleep(0.1)
+            return None
+
+    async def _ask_broker(self, broker: SimBroker, api: Any, version: int, message: Any) -> Any:
+        """None: nobody knows whether it was done."""
+        try:
+            return await Connection(self._world, broker).ask(api, version, message, self._timeout_s() * 2)
+        except Unanswered:
+            await asyncio.sleep(0.1)
+            return None
+
+
+def _status(result: Any) -> Status | None:
+    return _STATUS.get(ErrorCode(result.error_code))

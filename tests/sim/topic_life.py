@@ -1,0 +1,334 @@
+"""Topics that come, grow and go while clients use them, and come back under the same name.
+
+An incarnation is a topic from its creation to its deletion. Clients look for topics by name, as a Produce does; a record names the
+incarnation that the broker had under that name when the request arrived, so a record in any other incarnation is a violation.
+Checked at once, on every committed change: only a topic that was asked to be deleted goes, with all its streams; partitions never become
+fewer and keep their streams; new partitions have streams that no partition ever had; a count is one that was asked for; configurations of
+an earlier incarnation do not come back. A broker whose image has no such topic neither acknowledges writes to it nor serves reads.
+Checked at the end: each partition of each live topic is writable, and what was acknowledged is readable; a deletion in peace takes effect.
+`Checker` judges the records of an incarnation under the name that `place_of` gives it.
+"""
+
+import asyncio
+from collections.abc import Coroutine
+from dataclasses import dataclass, field
+from random import Random
+from typing import TYPE_CHECKING, Any, Final
+from uuid import UUID
+
+from broker.wire import apis
+from broker.wire.error_codes import ErrorCode
+from broker.wire.gen import fetch
+from controller.metadata.image import MetadataImage
+from controller.metadata.topics import TopicState
+from stream.batch.records import Record, encode_batch
+from stream.ids import StreamId
+from tests.sim.checkers import Checker, Part
+from tests.sim.clients import RETRIED, may_lag, settle
+from tests.sim.connections import Connection, Unanswered
+from tests.sim.nodes import SimBroker, batches_of, produce_request
+from tests.sim.places import PREFIX, SEPARATOR, place_of
+from tests.sim.topic_admin import TopicAdmin
+
+if TYPE_CHECKING:
+    from tests.sim.world import World
+
+LIVING: Final = frozenset({"topics"})
+"""Scenarios in which topics come and go."""
+
+_NAMES: Final = tuple(f"{PREFIX}{number}" for number in range(2))
+_WRITERS: Final = 3
+_READERS: Final = 2
+_FETCH_BY_ID_VERSION: Final = 13
+_ID_FIRST: Final = 10_000
+_READ_AT_ONCE_BYTES: Final = 1 << 20
+
+
+@dataclass(slots=True, eq=False)
+class Incarnation:
+    name: str
+    topic_id: UUID
+    number: int
+    configs: dict[str, str]
+    is_doomed: bool = False
+    """Its deletion was asked for."""
+    is_gone: bool = False
+    streams: list[tuple[StreamId, ...]] = field(default_factory=list[tuple[StreamId, ...]])
+
+    def place(self, index: int) -> Part:
+        return f"{self.name}{SEPARATOR}{self.topic_id}", index
+
+
+class TopicLife:
+    """What the metadata said about these topics; does nothing in other scenarios."""
+
+    def __init__(self, world: "World", checker: Checker) -> None:
+        self._world = world
+        self._stream_of_others = checker.stream_of
+        checker.stream_of = self.stream_of
+        self.names = _NAMES if world.scenario in LIVING else ()
+        self.incarnations: dict[UUID, Incarnation] = {}
+        self.totals: dict[str, set[int]] = {name: set() for name in self.names}
+        """Partition counts that were asked for."""
+        self.configs: dict[str, list[dict[str, str]]] = {name: [] for name in self.names}
+        """Configurations that were asked for, one for each creation."""
+        self._streams: set[StreamId] = set()
+        """All that a partition ever had."""
+
+    @property
+    def live(self) -> list[Incarnation]:
+        return [known for known in self.incarnations.values() if not known.is_gone]
+
+    @property
+    def parts(self) -> list[Part]:
+        """Of the topics that exist now."""
+        return [(known.name, index) for known in self.live for index in range(len(known.streams))]
+
+    def stream_of(self, place: Part) -> StreamId:
+        """The data stream, also of a topic that is gone; -1: there never was such a partition."""
+        if not place[0].startswith(PREFIX):
+            return self._stream_of_others(place)
+        label = place[0].partition(SEPARATOR)[2]
+        known = self.incarnations.get(UUID(label)) if label else None
+        return known.streams[place[1]][1] if known is not None and place[1] < len(known.streams) else StreamId(-1)
+
+    # --- what the metadata says ---------------------------------------------------------------------------------------------------------
+
+    def look(self, image: MetadataImage) -> None:
+        """The committed metadata have changed."""
+        for known in self.live:
+            if image.topics.by_id(known.topic_id) is None:
+                known.is_gone = True
+                self._judge_end(known, image)
+        for name in self.names:
+            if (topic := image.topics.by_name(name)) is not None:
+                self._judge(topic, image)
+
+    def _judge_end(self, known: Incarnation, image: MetadataImage) -> None:
+        if not known.is_doomed:
+            self._world.fail(f"topic {known.name} ({known.topic_id}) is gone, its deletion was not asked for")
+        left = [stream_id for ids in known.streams for stream_id in ids if image.streams.get(stream_id) is not None]
+        if left:
+            self._world.fail(f"topic {known.name} ({known.topic_id}) is gone, its streams {left} are not")
+
+    def _judge(self, topic: TopicState, image: MetadataImage) -> None:
+        known = self.incarnations.get(topic.topic_id)
+        configs = dict(image.configs.topic(topic.name))
+        if known is None:
+            known = self.incarnations[topic.topic_id] = Incarnation(topic.name, topic.topic_id, len(self.incarnations), configs)
+            if configs not in self.configs[topic.name]:
+                self._world.fail(f"topic {topic.name} begins with {configs}, asked for were {self.configs[topic.name]}")
+        if known.is_gone or configs != known.configs:
+            self._world.fail(f"{known} has configurations {configs} now")
+        streams = [partition.stream_ids for partition in topic.partitions]
+        if streams[: len(known.streams)] != known.streams:
+            self._world.fail(f"{known} has the streams {streams} now")
+        for added in streams[len(known.streams) :]:
+            if any(stream_id in self._streams for stream_id in added):
+                self._world.fail(f"{known} has a new partition with streams {added}, which were used before")
+            self._streams.update(added)
+        if len(streams) not in self.totals[topic.name]:
+            self._world.fail(f"topic {topic.name} has {len(streams)} partitions, asked for were {self.totals[topic.name]}")
+        known.streams = streams
+
+
+class _Batch:
+    """Records of one request; what they say depends on where it arrives."""
+
+    def __init__(self, who: str, first: int, count: int, producer_id: int, padding: bytes) -> None:
+        self._who, self._first, self._count, self._producer_id, self._padding = who, first, count, producer_id, padding
+
+    def encode(self, incarnation: str, now_ms: int) -> tuple[bytes, list[bytes]]:
+        identities = [f"{self._who}/{incarnation}/{self._first + at}".encode() for at in range(self._count)]
+        records = [Record(at, now_ms, None, identity + b" " + self._padding, ()) for at, identity in enumerate(identities)]
+        if self._producer_id < 0:
+            return bytes(encode_batch(records)), identities
+        return bytes(encode_batch(records, producer_id=self._producer_id, producer_epoch=0, base_sequence=self._first)), identities
+
+
+class _Writer:
+    """Writes to one partition after the other, and gives a batch up only when its topic is gone. Number 0 has no sequences."""
+
+    def __init__(self, world: "World", life: TopicLife, number: int) -> None:
+        self._world = world
+        self._life = life
+        self._number = number
+        self._rng = Random(f"{world.seed}/topic writer/{number}")
+        self._next: dict[Part, int] = {}
+        self._think_s = self._rng.choice((0.02, 0.1, 0.3))
+        self._timeout_s = self._rng.choice((0.15, 1.0, 5.0))
+
+    async def run(self, stop: asyncio.Event) -> None:
+        while not stop.is_set():
+            if self._life.live:
+                known = self._rng.choice(self._life.live)
+                await self.write(known, self._rng.randrange(len(known.streams)))
+            await asyncio.sleep(self._think_s * self._rng.random() * 2 + 0.01)
+
+    async def write(self, known: Incarnation, index: int) -> None:
+        rng, place = self._rng, known.place(index)
+        first, count = self._next.get(place, 0), rng.choice((1, 1, 2, 5))
+        self._next[place] = first + count
+        producer_id = _ID_FIRST + known.number * 100 + self._number if self._number else -1
+        who = f"{'' if self._number else '-'}w{self._number}/{known.number}/{index}"
+        batch = _Batch(who, first, count, producer_id, b"x" * rng.choice((0, 10, 300)))
+        while not known.is_gone:
+            broker, _ = self._world.leader((known.name, index), rng)
+            if broker is not None and await self._attempt(broker, place, (known.name, index), batch):
+                return
+            await asyncio.sleep(rng.uniform(0.02, 0.2))
+
+    async def _attempt(self, broker: SimBroker, place: Part, part: Part, batch: _Batch) -> bool:
+        """Is it acknowledged, in this incarnation?"""
+        world = self._world
+        answer: asyncio.Future[tuple[Part, Any]] = world.loop.create_future()
+        timeout_ms = int(self._timeout_s * 1_000)
+
+        def arrive() -> None:
+            if not broker.serving:
+                return
+            there = place_of(broker.image, part)
+            data, identities = batch.encode(there[0].partition(SEPARATOR)[2], world.now_ms())
+            world.checker.sent(there, identities)
+
+            def answered(results: dict[Part, Any]) -> None:
+                if not world.network.chance():
+                    world.later(world.network.delay_s(), settle, answer, (there, results[part]))
+
+            broker.produce(produce_request({part: data}, timeout_ms), {part: identities}, answered)
+
+        copies = [0.0, self._rng.uniform(0, 5)] if world.network.chance(0.3) else [0.0]
+        if not world.network.chance():
+            for delay_s in copies:
+                world.later(delay_s + world.network.delay_s(), broker.deliver, arrive)
+        try:
+            async with asyncio.timeout(10 if world.calm else self._timeout_s):
+                there, item = await answer
+        except TimeoutError:
+            return False
+        return self._is_settled(broker, place, there, part, item)
+
+    def _is_settled(self, broker: SimBroker, place: Part, there: Part, part: Part, item: Any) -> bool:
+        code = ErrorCode(item.error_code)
+        if code in (ErrorCode.NONE, ErrorCode.DUPLICATE_SEQUENCE_NUMBER):
+            return place == there
+        is_gap = code is ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER
+        if is_gap and (place != there or may_lag(self._world, part, broker, self._rng)):
+            return False
+        if code not in RETRIED:
+            self._world.fail(f"topic writer {self._number} writes in order to {place} and gets {code.name}: {item.error_message}")
+        return False
+
+
+class _Reader:
+    """Reads by topic id, from the beginning of each partition, also from topics that are gone."""
+
+    def __init__(self, world: "World", life: TopicLife, number: int) -> None:
+        self._world = world
+        self._life = life
+        self._rng = Random(f"{world.seed}/topic reader/{number}")
+        self._max_bytes = self._rng.choice((1, 1_000, _READ_AT_ONCE_BYTES)) if number < _READERS else _READ_AT_ONCE_BYTES
+        self._positions: dict[Part, int] = {}
+        self._epochs: dict[Part, int] = {}
+        self._ends: dict[Part, int] = {}
+
+    async def run(self, stop: asyncio.Event) -> None:
+        while not stop.is_set():
+            if self._life.incarnations:
+                known = self._rng.choice(list(self._life.incarnations.values())[-4:])
+                await self.poll(known, self._rng.choice((0, 50, 500, 2_500)))
+            await asyncio.sleep(self._rng.uniform(0.01, 0.3))
+
+    async def read_all(self) -> None:
+        """Everything that was acknowledged to live topics by now."""
+        for known in self._life.live:
+            places = [known.place(index) for index in range(len(known.streams))]
+            acked = {place: self._world.checker.acked(place) for place in places}
+            while not all(place in self._ends and self._positions[place] >= self._ends[place] for place in places):
+                await self.poll(known, 10, exact=True)
+                await asyncio.sleep(0.05)
+            for place in places:
+                self._world.checker.check_all_read(place, 0, self._ends[place], acked[place])
+
+    async def poll(self, known: Incarnation, max_wait_ms: int, *, exact: bool = False) -> None:
+        by_leader: dict[SimBroker, dict[int, tuple[int, int]]] = {}
+        for index in range(len(known.streams)):
+            broker, epoch = self._world.leader((known.name, index), self._rng, exact=exact)
+            place = known.place(index)
+            if broker is not None and broker.serving and epoch >= self._epochs.get(place, 0):
+                by_leader.setdefault(broker, {})[index] = (self._positions.setdefault(place, 0), epoch)
+        await asyncio.gather(*(self._fetch(broker, known, wanted, max_wait_ms) for broker, wanted in by_leader.items()))
+
+    async def _fetch(self, broker: SimBroker, known: Incarnation, wanted: dict[int, tuple[int, int]], max_wait_ms: int) -> None:
+        items = [
+            fetch.FetchPartition(partition=index, fetch_offset=offset, current_leader_epoch=epoch, partition_max_bytes=self._max_bytes)
+            for index, (offset, epoch) in wanted.items()
+        ]
+        request = fetch.FetchRequest(
+            max_wait_ms=max_wait_ms, min_bytes=1, max_bytes=self._max_bytes, isolation_level=0, session_id=0, session_epoch=-1,
+            topics=[fetch.FetchTopic(topic_id=known.topic_id, partitions=items)],
+        )  # fmt: skip
+        was_gone = known.is_gone and broker.image.topics.by_id(known.topic_id) is None
+        try:
+            answer = await Connection(self._world, broker).ask(apis.FETCH, _FETCH_BY_ID_VERSION, request, 3)
+        except Unanswered:
+            return
+        for topic in answer.responses:
+            for item in topic.partitions:
+                if was_gone and item.error_code == ErrorCode.NONE:
+                    self._world.fail(f"{broker.process.name} has no topic {known.topic_id} and serves it: {item}")
+                self._take(known.place(item.partition_index), *wanted[item.partition_index], item)
+
+    def _take(self, place: Part, offset: int, epoch: int, item: Any) -> None:
+        is_newest = epoch >= self._epochs.get(place, 0) and self._positions[place] == offset
+        if item.error_code == ErrorCode.OFFSET_OUT_OF_RANGE and is_newest:
+            self._world.fail(f"{place}: offset {offset}, which was read up to, is out of range: {item}")
+        if item.error_code:
+            return
+        batches = batches_of(item.records)
+        self._world.checker.fetched(place, item.high_watermark, offset, batches)
+        self._epochs[place] = max(self._epochs.get(place, 0), epoch)
+        self._ends[place] = item.high_watermark
+        if batches and self._positions[place] == offset:
+            self._positions[place] = batches[-1][-1].offset + 1
+
+
+class TopicClients:
+    """All of it for one run; does nothing in other scenarios."""
+
+    def __init__(self, world: "World") -> None:
+        self._world = world
+        self._life = world.life
+        self._admin = TopicAdmin(world) if world.life.names else None
+        self._last = _Writer(world, world.life, _WRITERS)
+
+    def run(self, stop: asyncio.Event) -> list[Coroutine[Any, Any, None]]:
+        if self._admin is None:
+            return []
+        world, life = self._world, self._life
+        writers = [_Writer(world, life, number) for number in range(_WRITERS)]
+        readers = [_Reader(world, life, number) for number in range(_READERS)]
+        return [*self._admin.run(stop), *(writer.run(stop) for writer in writers), *(reader.run(stop) for reader in readers)]
+
+    async def check(self) -> None:
+        """In peace: what is there works; a topic can be deleted, and created again."""
+        if self._admin is None:
+            return
+        await self._admin.create_missing()
+        await self._use()
+        await self._admin.renew(self._life.names[0])
+        await self._use()
+
+    async def check_cleaned(self) -> None:
+        """What nothing refers to went; slots of WALs that served as objects, too. What is referred to can be read."""
+        objects = self._world.metadata.image.objects
+        while self._admin is not None and any(state.wal is not None and not state.refs for state in objects):  # noqa: ASYNC110 - virtual time
+            await asyncio.sleep(0.5)
+        await self._read_all()
+
+    async def _read_all(self) -> None:
+        await _Reader(self._world, self._life, _READERS).read_all()
+
+    async def _use(self) -> None:
+        await asyncio.gather(*(self._last.write(known, index) for known in self._life.live for index in range(len(known.streams))))
+        await self._read_all()

@@ -1,0 +1,92 @@
+"""Planted bugs of topics that are deleted, created again or get partitions, for `tests.sim.mutants`."""
+
+from collections.abc import Callable
+from typing import Any
+
+import controller.managers.topics as topics
+from broker.handlers.fetch import _FetchCall
+from broker.partition.manager import PartitionManager
+from controller.metadata.image import MetadataImage
+from controller.metadata.records import PartitionRecord, StreamRemoved
+from controller.rpc.messages import NewPartitions
+
+Patch = tuple[Any, str, Any]
+
+
+def _deleted_topic_still_served() -> list[Patch]:
+    """A partition is closed when it gets another leader, not when its topic is deleted."""
+    real = PartitionManager._stop_if_stale
+
+    def stop_if_stale(self: Any, place: Any, record: Any) -> bool:
+        return False if self._image().topics.by_id(place.key.topic_id) is None else real(self, place, record)
+
+    return [(PartitionManager, "_stop_if_stale", stop_if_stale)]
+
+
+def _reads_find_the_topic_by_its_name() -> list[Patch]:
+    """A reader of a deleted topic gets the records of the topic that has its name now."""
+    real = _FetchCall.evaluate
+    names: dict[Any, str] = {}
+
+    def evaluate(self: Any) -> None:
+        topics = self._node.image.topics
+        names.update({topic.topic_id: topic.name for topic in topics})
+        for target in self._targets:
+            if topics.by_id(target.topic_id) is None and (other := topics.by_name(names.get(target.topic_id, ""))) is not None:
+                target.topic_id = other.topic_id
+        real(self)
+
+    return [(_FetchCall, "evaluate", evaluate)]
+
+
+def _deletion_keeps_streams() -> list[Patch]:
+    """Of partitions behind the first, data streams stay."""
+    real = topics._removal
+
+    def removal(topic: Any) -> list[Any]:
+        kept = {partition.data_stream_id for partition in topic.partitions[1:]}
+        return [record for record in real(topic) if not (isinstance(record, StreamRemoved) and record.stream_id in kept)]
+
+    return [(topics, "_removal", removal)]
+
+
+def _deletion_keeps_objects() -> list[Patch]:
+    """The streams go, the references of their ranges stay."""
+    return [(MetadataImage, "_stream_removed", lambda self, record: self.streams.remove(record.stream_id) and None)]
+
+
+def _added_partitions_share_streams() -> list[Patch]:
+    """An added partition writes where the first one does."""
+    real = topics._grow
+
+    def grow(image: Any, request: NewPartitions, maker: Any) -> None:
+        first = len(maker.records)
+        real(image, request, maker)
+        topic = image.topics.by_name(request.name)
+        for at, record in enumerate(maker.records[first:], first):
+            if isinstance(record, PartitionRecord):
+                maker.records[at] = record.__replace__(data_stream_id=topic.partitions[0].data_stream_id)
+
+    return [(topics, "_grow", grow)]
+
+
+def _repeated_growth_adds_again() -> list[Patch]:
+    """The total is taken for the number to be added once that many are there."""
+    real = topics._grow
+
+    def grow(image: Any, request: NewPartitions, maker: Any) -> None:
+        topic = image.topics.by_name(request.name)
+        present = 0 if topic is None else len(topic.partitions)
+        real(image, NewPartitions(name=request.name, total=request.total + (present if present >= request.total else 0)), maker)
+
+    return [(topics, "_grow", grow)]
+
+
+TOPIC_MUTANTS: dict[str, Callable[[], list[Patch]]] = {
+    "deleted_topic_still_served": _deleted_topic_still_served,
+    "reads_find_the_topic_by_its_name": _reads_find_the_topic_by_its_name,
+    "deletion_keeps_streams": _deletion_keeps_streams,
+    "deletion_keeps_objects": _deletion_keeps_objects,
+    "added_partitions_share_streams": _added_partitions_share_streams,
+    "repeated_growth_adds_again": _repeated_growth_adds_again,
+}
