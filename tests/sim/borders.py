@@ -13,6 +13,8 @@ from uuid import UUID
 
 import structlog
 
+import broker.coordinator_log as coordinator_log_module
+import broker.transactions.markers as markers_module
 import controller.identity as identity_module
 import controller.main as main_module
 import controller.managers.objects as objects_manager
@@ -21,9 +23,12 @@ import controller.reign as reign_module
 import controller.rpc.client as client_module
 import controller.rpc.follower as follower_module
 import controller.rpc.server as server_module
+from tests.sim import scenarios
 from tests.sim.checkers import Violation
 from tests.sim.control import SimQuorum, SimReign, new_uuid
+from tests.sim.late import MARKERS_TIMEOUT_S
 from tests.sim.limits import PREPARED_TTL_MS
+from tests.sim.loads import LOAD_READ_BYTES
 from tests.sim.loop import process_name
 from tests.sim.network import SimChannel, SimListener, SimRaftSender
 
@@ -51,6 +56,10 @@ def patched_borders(world: "World") -> Iterator[None]:
         (client_module, "uuid4", lambda: UUID(int=rng.getrandbits(128))),
         (objects_manager, "prepare_objects", lambda *args: real_prepare(*args, ttl_ms=PREPARED_TTL_MS)),
     ]
+    if world.scenario in scenarios.LATE:
+        replaced.append((markers_module, "REQUEST_TIMEOUT_S", MARKERS_TIMEOUT_S))
+    if world.scenario in scenarios.LOADING:
+        replaced.append((coordinator_log_module, "READ_BYTES", LOAD_READ_BYTES))
     originals = [getattr(target, name) for target, name, _ in replaced]
     for target, name, value in replaced:
         setattr(target, name, value)

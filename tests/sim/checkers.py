@@ -240,3 +240,20 @@ class Checker:
 def identity_of(record: Record) -> bytes:
     assert record.value is not None
     return record.value.partition(b" ")[0]
+
+
+class StableOffsets:
+    """The last stable offset of a partition does not go back, whoever leads: readers have taken what lies before it for decided."""
+
+    def __init__(self, fail: Callable[[str], None]) -> None:
+        self._fail = fail
+        self._known: dict[Part, tuple[int, int]] = {}
+        """The newest leader epoch that was heard of, and the highest offset that it, or one before it, told."""
+
+    def told(self, part: Part, epoch: int, offset: int) -> None:
+        """By the leader of this epoch. Answers of earlier leaders may come later, and do not count then."""
+        known_epoch, known = self._known.get(part, (epoch, 0))
+        if epoch > known_epoch and offset < known:
+            self._fail(f"{part}: the last stable offset went from {known} to {offset} with leader epoch {epoch}")
+        if epoch >= known_epoch:
+            self._known[part] = (epoch, max(known, offset))

@@ -144,6 +144,9 @@ def _kept(batches: list[Buffer], aborted: list[AbortedTransaction], low: int, hi
 class CommittedReader:
     """Takes committed values from the leaders' answers as Kafka's consumer does, from the beginning on."""
 
+    pauses_s: tuple[float, float] = (0.05, 0.5)
+    """Between two rounds: from, to."""
+
     def __init__(self, world: "World", name: str, judge: Judge) -> None:
         self._world = world
         self._judge = judge
@@ -158,7 +161,7 @@ class CommittedReader:
                 broker, epoch = self._world.leader(part, self._rng)
                 if broker is not None:
                     broker.spawn(lambda broker=broker, part=part, epoch=epoch: self._poll(broker, part, epoch))
-            await asyncio.sleep(self._rng.uniform(0.05, 0.5))
+            await asyncio.sleep(self._rng.uniform(*self.pauses_s))
 
     async def to_the_end(self) -> None:
         """Until every partition has neither an open transaction nor anything more."""
@@ -186,7 +189,10 @@ class CommittedReader:
             except (ObjectStoreError, StreamError, TimeoutError):
                 return False
         found = decode_response(apis.FETCH, FETCH_VERSION, response).responses[0].partitions[0]
-        if found.error_code or self._offsets[part] != offset:
+        if found.error_code:
+            return False
+        self._world.stable.told(part, epoch, found.last_stable_offset)
+        if self._offsets[part] != offset:
             return False
         if not found.records:
             return bool(offset >= found.last_stable_offset == found.high_watermark)

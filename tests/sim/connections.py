@@ -2,7 +2,8 @@
 
 As over TCP, a request is not doubled and does not overtake another of its connection; whoever gives up on an answer closes the connection,
 which the other side sees behind the request, and then cancels what still runs, as `broker.connection` does. What was carried out by then,
-nobody knows. Requests are whole Kafka frames and go through the real dispatcher. Must not: retry.
+nobody knows. Requests are whole Kafka frames and go through the real dispatcher. Connections are numbered as clients make them: real
+clients speak (ApiVersions) on one before they use it, so that brokers accept them in that order. Must not: retry.
 """
 
 import asyncio
@@ -17,7 +18,7 @@ from broker.wire.codecs import CODECS
 from broker.wire.errors import WireError
 from broker.wire.gen import write_txn_markers
 from stream.ids import NodeEpoch, NodeId
-from tests.sim.frames import CONNECTION, decode_response
+from tests.sim.frames import connection_info, decode_response
 from tests.sim.loop import PROCESS
 
 if TYPE_CHECKING:
@@ -34,12 +35,14 @@ class Unanswered(Exception):
 class Connection:
     def __init__(self, world: "World", broker: "SimBroker") -> None:
         self.broker = broker
+        self.id = next(world.connection_ids)
         self.is_broken = False
         self._is_cut = False
         """Something was lost on the way there, or the broker closed it: nothing behind it is looked at."""
         self._world = world
         process = PROCESS.get()
         self._link = "client" if process is None else process.link
+        self._info = connection_info(self.id)
         self._arrival_s = 0.0
         self._running: list[asyncio.Task[None]] = []
 
@@ -86,7 +89,7 @@ class Connection:
             self._reset(answer)
             return
         try:
-            coroutine = broker.dispatcher.start(CONNECTION, bytearray(frame), lambda response: self._back(answer, response))
+            coroutine = broker.dispatcher.start(self._info, bytearray(frame), lambda response: self._back(answer, response))
         except (WireError, CannotAnswer):
             self._reset(answer)
             return
@@ -145,7 +148,7 @@ class SimMarkerPeers(MarkerPeers):
             target = self._world.brokers.get(node_id)
             if target is None:
                 raise ConnectionRefusedError
-            connection = Connection(self._world, target)
+            connection = self._world.connect(target)
             self._connections[node_id] = (state.node_epoch, connection)
         try:
             return await connection.ask(apis.WRITE_TXN_MARKERS, _MARKERS_VERSION, request, 60)

@@ -6,6 +6,8 @@ from random import Random
 
 import msgspec
 
+from broker.coordinator_compaction import CompactionLimits
+from broker.groups.model import GroupLimits
 from controller.config import ControllerConfig
 from stream.compaction.plan import CompactionConfig
 from stream.config import StreamConfig
@@ -73,6 +75,37 @@ def draw(rng: Random) -> Limits:
     limits = replace(limits, stream=replace(limits.stream, upload_object_bytes_max=_object_bytes_max(limits.stream, p50_ms)))
     interval_ms = (50, 1_000, 4_000)[(limits.partitions + limits.brokers) % 3]
     return replace(limits, controller=msgspec.structs.replace(limits.controller, backup_interval_ms=interval_ms, backup_bytes_max=2_000))
+
+
+@dataclass(frozen=True, slots=True)
+class Coordination:
+    """Limits of coordinators. session_ms: of members of groups. compaction: None for the product's own."""
+
+    groups: GroupLimits
+    session_ms: int
+    compaction: CompactionLimits | None
+
+
+def draw_coordination(rng: Random, skew_ms: int, *, has_groups: bool, compacts: bool) -> Coordination:
+    """Offsets never expire for wrong clocks alone."""
+    compaction = _compaction(rng) if compacts else None
+    if not has_groups:
+        return Coordination(GroupLimits(), 6_000, compaction)
+    retention_ms = 2 * skew_ms + rng.choice((1_500, 4_000))
+    groups = GroupLimits(session_timeout_min_ms=500, initial_rebalance_delay_ms=rng.choice((0, 300)), offsets_retention_ms=retention_ms)
+    return Coordination(groups, rng.choice((1_000, 4_000)), compaction)
+
+
+def _compaction(rng: Random) -> CompactionLimits:
+    return CompactionLimits(
+        log_bytes_min=rng.choice((500, 3_000)),
+        factor=rng.choice((1, 2, 4)),
+        slice_count=rng.choice((1, 3, 200)),
+        slice_bytes=rng.choice((1, 10_000)),
+        slices_in_flight_max=rng.choice((1, 3)),
+        wait_s=rng.choice((0.5, 10.0)),
+        retry_interval_s=0.1,
+    )
 
 
 def _object_bytes_max(stream: StreamConfig, p50_ms: float) -> int:

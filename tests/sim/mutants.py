@@ -34,6 +34,9 @@ from stream.wal.slot_writer import SlotWriter
 from stream.wal.slots import SlotTable
 from tests.sim.clock_mutants import CLOCK_MUTANTS
 from tests.sim.damage_mutants import DAMAGE_MUTANTS
+from tests.sim.group_mutants import GROUP_MUTANTS
+from tests.sim.late_mutants import LATE_MUTANTS
+from tests.sim.load_mutants import LOAD_MUTANTS
 from tests.sim.lost_slot_mutants import LOST_SLOT_MUTANTS
 from tests.sim.offset_mutants import OFFSET_MUTANTS
 from tests.sim.recovery_mutants import RECOVERY_MUTANTS
@@ -354,8 +357,8 @@ MUTANTS: dict[str, Callable[[], list[Patch]]] = {
     "sources_not_compared": _sources_not_compared,
     "refused_batches_not_remembered": _refused_batches_not_remembered,
 } | RECOVERY_MUTANTS
-MUTANTS |= TRANSACTION_MUTANTS | OFFSET_MUTANTS | DAMAGE_MUTANTS | CLOCK_MUTANTS
-MUTANTS |= ROLLBACK_MUTANTS | LOST_SLOT_MUTANTS | TOPIC_MUTANTS
+MUTANTS |= TRANSACTION_MUTANTS | GROUP_MUTANTS | OFFSET_MUTANTS | DAMAGE_MUTANTS | CLOCK_MUTANTS | LATE_MUTANTS
+MUTANTS |= ROLLBACK_MUTANTS | LOST_SLOT_MUTANTS | TOPIC_MUTANTS | LOAD_MUTANTS
 
 
 @contextmanager

@@ -15,7 +15,6 @@ from broker.config import BrokerConfig
 from broker.coordinator_log import TopicLog
 from broker.dispatch import RequestDispatcher
 from broker.groups.coordinator import GroupCoordinator
-from broker.groups.model import GroupLimits
 from broker.handlers.fetch import handle_fetch
 from broker.handlers.produce import handle_produce
 from broker.handlers.table import INLINE, make_handlers
@@ -227,7 +226,11 @@ class SimBroker:
     def _start_coordinators(self) -> None:
         now_ms = steady(self.now_ms, self.world.loop.time)
         self.groups = GroupCoordinator(
-            TopicLog(self, OFFSETS_TOPIC), GroupLimits(), now_ms=self.now_ms, new_member_id=lambda _: f"m{self.rng.getrandbits(64)}"
+            TopicLog(self, OFFSETS_TOPIC),
+            self.world.coordination.groups,
+            now_ms=now_ms,
+            new_member_id=lambda _: f"m{self.rng.getrandbits(64)}",
+            compaction=self.world.coordination.compaction,
         )
         self.transactions = TransactionCoordinator(
             TopicLog(self, TRANSACTIONS_TOPIC),
@@ -236,7 +239,12 @@ class SimBroker:
             now_ms=now_ms,
             allocate_producer_id=self.producer_ids.allocate,
             tick_interval_ms=self.config.transaction_abort_timed_out_transaction_cleanup_interval_ms,
+            compaction=self.world.coordination.compaction,
         )
+
+    def expire_offsets(self) -> None:
+        if self.serving:
+            self.groups.expire()
 
     def _leader_of(self, partition: TopicPartition) -> NodeId | None:
         topic = self.image.topics.by_name(partition[0])
@@ -275,6 +283,7 @@ class SimBroker:
             self.world.trace("opened", self.process.name, topic, index, partition.leader_epoch, partition.high_watermark)
             place = place_of(self.image, (topic, index))
             self.world.checker.opened(place, partition.leader_epoch, self.me, partition.high_watermark)
+            self.world.stable.told(place, partition.leader_epoch, partition.last_stable_offset)
 
     def _end(self, reason: str) -> None:
         if not self.leaving:

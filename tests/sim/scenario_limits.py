@@ -9,10 +9,12 @@ from random import Random
 import msgspec
 
 from tests.sim.clock_steps import stepping
+from tests.sim.late import late_limits
 from tests.sim.limits import Limits
+from tests.sim.loads import loading_limits
 from tests.sim.offsets import ASKING
 from tests.sim.rollback import CONTROLLERS
-from tests.sim.scenarios import BALANCED, COORDINATING, ROLLED_BACK, STEPPING
+from tests.sim.scenarios import BALANCED, COORDINATING, GROUPED, LATE, LOADING, ROLLED_BACK, STEPPING
 
 
 def scenario_limits(scenario: str, drawn: Limits, rng: Random) -> Limits:
@@ -27,6 +29,11 @@ def scenario_limits(scenario: str, drawn: Limits, rng: Random) -> Limits:
         return replace(drawn, controller=config, partitions=min(4, drawn.partitions), brokers=3, producers=1)
     if scenario in ROLLED_BACK:
         return replace(drawn, controllers=CONTROLLERS)
+    if scenario in GROUPED:
+        return replace(drawn, partitions=min(drawn.partitions, 3), producers=1)
     if scenario in STEPPING:
         return stepping(drawn)
-    return replace(drawn, partitions=1, producers=1) if scenario in COORDINATING else drawn
+    limits = replace(drawn, partitions=1, producers=1) if scenario in COORDINATING else drawn
+    if scenario in LOADING:
+        return loading_limits(limits)
+    return late_limits(limits) if scenario in LATE else limits

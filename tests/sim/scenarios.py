@@ -48,6 +48,9 @@ SCENARIOS: Mapping[str, Mapping[str, int]] = {
         "crash_controller": 1, "strike": 6,
     },
     "coordinators": {"strike": 12, "crash": 1, "pause": 1, "move": 1, "ping_pong": 1, "nothing": 1},
+    "late": {
+        "cut_brokers": 5, "cut_coordinator": 2, "move_offsets": 4, "strike_leader": 4, "strike": 1, "pause": 2, "crash": 1, "move": 2,
+    },
     "rewrite": {
         "rewrite": 6, "move": 2, "crash": 2, "trim": 2, "pause": 1, "crash_controller": 1, "slow_store": 1, "nothing": 1,
     },
@@ -71,7 +74,14 @@ SCENARIOS: Mapping[str, Mapping[str, int]] = {
     "steps": {
         "step_clock": 8, "crash": 1, "move": 3, "ping_pong": 1, "slow_store": 1, "crash_controller": 2, "transfer": 1, "nothing": 1,
     },
+    "groups": {
+        "crash": 2, "pause": 1, "haunt": 5, "move": 4, "ping_pong": 2, "leave": 1, "slow_store": 2, "cut": 1, "expire": 8, "nothing": 5,
+    },
+    "short_logs": {
+        "crash": 2, "pause": 1, "move": 4, "ping_pong": 2, "slow_store": 1, "strike": 4, "nothing": 1,
+    },
     "lost_slots": {"lose_slot": 8, "crash": 2, "move": 2, "pause": 1, "crash_controller": 1, "slow_store": 1, "nothing": 2},
+    "loads": {"move_groups": 3, "move_groups_at_end": 3, "move_records": 2, "move_records_at_end": 7, "slow_broker": 1, "crash": 1},
 }  # fmt: skip
 
 
@@ -88,11 +98,26 @@ WITHOUT_LEASE = frozenset({"clock"})
 STEPPING = frozenset({"steps"})
 """Here wall clocks step by up to an hour, readers of the store hold leases, and every duration is checked."""
 
-TRANSACTIONAL = frozenset({"transactions", "coordinators", "steps"})
+TRANSACTIONAL = frozenset({"transactions", "coordinators", "steps", "late", "short_logs", "loads"})
 """Here transactions go on in a topic of their own, and are read from the store while they do."""
 
-COORDINATING = frozenset({"coordinators"})
+COORDINATING = frozenset({"coordinators", "late", "loads"})
 """Here almost nothing else goes on."""
+
+LATE = frozenset({"late"})
+"""Here messages between brokers, and between clients and brokers, arrive after newer connections were made."""
+
+LOADING = frozenset({"loads"})
+"""Here leaders change while transactions end, and coordinators of groups load slowly."""
+
+GROUPED = frozenset({"groups"})
+"""Here plain consumer groups join, commit and are deleted."""
+
+COMPACTING = frozenset({"groups", "short_logs"})
+"""Here coordinators compact their logs again and again."""
+
+LONG = GROUPED | LATE | LOADING
+"""Here faults go on for twice as long."""
 
 PIPELINED = frozenset({"pipeline"})
 """Here some producers have several batches of a partition under way."""
@@ -215,9 +240,24 @@ class Chaos:
 
     def _part(self) -> Part:
         parts = [*self._world.parts, *self._world.txn_parts, *self._world.life.parts]
+        if self._world.scenario in GROUPED:
+            parts = [(OFFSETS_TOPIC, index) for index in range(COORDINATOR_PARTITIONS)]
         if self._world.txn_parts:
             parts += [(name, index) for name in (OFFSETS_TOPIC, TRANSACTIONS_TOPIC) for index in range(COORDINATOR_PARTITIONS)]
         return self._rng.choice(parts)
+
+    def haunt(self) -> None:
+        """A coordinator of groups is stopped and taken for dead, and wakes up when others have taken its place."""
+        topic = self._world.metadata.image.topics.by_name(OFFSETS_TOPIC)
+        leader = None if topic is None else self._world.brokers.get(self._rng.choice(topic.partitions).leader)
+        if leader is not None and leader.process.held is None:
+            self._replace(leader)
+
+    def expire(self) -> None:
+        """Coordinators look for expired offsets several times, as if the intervals were over."""
+        for delay_s in (0.0, 0.05, 0.3, 1.0):
+            for _, broker in sorted(self._world.brokers.items()):
+                self._later(delay_s * self._rng.random(), lambda broker=broker: broker.deliver(broker.expire_offsets))
 
     def strike(self) -> None:
         """The next one who asks for the end of a transaction: something happens to its coordinator or to a leader, perhaps to itself."""

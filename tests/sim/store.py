@@ -117,6 +117,8 @@ class SimStore:
         self._faulty = FaultyStore(bucket, rng)
         self.slow_factor = 1.0
         """For this client alone: its way to the store is bad."""
+        self.put_factor = 1.0
+        """Likewise, for conditional PUTs."""
         self._under_way: dict[int, tuple[str, asyncio.Task[None]]] = {}
         self._serial = 0
 
@@ -187,7 +189,7 @@ class SimStore:
             raise
 
     async def _travel(self, operation: str, key: str, call: Callable[[], Awaitable[Any]], answer: "asyncio.Future[Any]") -> None:
-        self._faulty.config = self._weather.config(self.slow_factor)
+        self._faulty.config = self._weather.config(self.slow_factor * (self.put_factor if operation == "put_if_absent" else 1.0))
         self._faulty.down = self._weather.down
         try:
             result, error = await call(), None

@@ -7,6 +7,9 @@ import pytest
 
 from tests.sim.clock_mutants import CLOCK_MUTANTS, HARMLESS
 from tests.sim.damage_mutants import DAMAGE_MUTANTS
+from tests.sim.group_mutants import GROUP_MUTANTS
+from tests.sim.late_mutants import LATE_MUTANTS
+from tests.sim.load_mutants import LOAD_MUTANTS
 from tests.sim.lost_slot_mutants import LOST_SLOT_MUTANTS
 from tests.sim.mutants import MUTANTS, patched, planted
 from tests.sim.offset_mutants import OFFSET_MUTANTS
@@ -58,9 +61,12 @@ SCENARIO = {
 SCENARIO |= dict.fromkeys(OFFSET_MUTANTS, "stale")
 SCENARIO |= dict.fromkeys(DAMAGE_MUTANTS, "damage")
 SCENARIO |= dict.fromkeys(CLOCK_MUTANTS, "steps")
+SCENARIO |= dict.fromkeys(LATE_MUTANTS, "late")
+SCENARIO |= dict.fromkeys(GROUP_MUTANTS, "groups")
 SCENARIO |= dict.fromkeys(ROLLBACK_MUTANTS, "rollback")
 SCENARIO |= dict.fromkeys(LOST_SLOT_MUTANTS, "lost_slots")
 SCENARIO |= dict.fromkeys(TOPIC_MUTANTS, "topics")
+SCENARIO |= dict.fromkeys(LOAD_MUTANTS, "loads")
 SEEDS_MAX = 25
 FIRST_SEED = {
     "recovery_stops_early": 45,
@@ -68,9 +74,14 @@ FIRST_SEED = {
     "image_not_rebuilt_after_a_reign": 10,
     "snapshot_of_what_is_not_committed": 85,
     "refused_connection_is_a_proof": 10,
+    "late_ends_are_carried_out": 5,
+    "late_offsets_are_carried_out": 11,
+    "stale_coordinator_answers": 10,
+    "tombstones_behind_commits_in_flight": 20,
     "hears_at_once": 100,
     "slots_behind_a_hole_always_prove_it": 40,
     "restored_disk_votes": 25,
+    "first_batch_of_each_piece_is_loaded": 85,
 }
 """Where to look when the bug shows in one seed of fifty: a PUT has to land between two requests of a recovery, and recoveries are short."""
 

@@ -103,6 +103,15 @@ class Application:
 
 
 class Instance:
+    pauses_s: tuple[float, ...] = (0, 0, 0.3)
+    """Before the end of a transaction."""
+    timeouts_s: tuple[float, ...] = (2.0, 3.0, 5.0)
+    """For an answer; one instance has one of them."""
+    renewed_share = 0.1
+    """Of transactions behind which it asks for another epoch."""
+    is_mortal = True
+    """It may be struck while it waits for the end of a transaction."""
+
     def __init__(self, application: Application, number: int) -> None:
         self._application = application
         self._world = application.world
@@ -112,7 +121,7 @@ class Instance:
         self._identity = Identity()
         self._sequences: dict[Part, int] = {}
         self._coordinators: dict[int, Connection] = {}
-        self._timeout_s = self._rng.choice((2.0, 3.0, 5.0))
+        self._timeout_s = self._rng.choice(self.timeouts_s)
         self._inits_before = 0
         """Those that were carried out before its own, and its own: any other may fence it."""
         self._began_s: float | None = None
@@ -180,11 +189,15 @@ class Instance:
         if is_last or rng.random() < 0.7:
             entry.has_offset = True
             await self._send_offset(entry.serial)
-        await asyncio.sleep(rng.choice((0, 0, 0.3)))
-        await self._end(entry, commit=is_last or rng.random() < 0.65)
+        await asyncio.sleep(rng.choice(self.pauses_s))
+        await self._end(entry, commit=is_last or self._commits(entry))
         self._began_s = None
-        if rng.random() < 0.1:
+        if rng.random() < self.renewed_share:
             await self._take_epoch(self._identity)
+
+    def _commits(self, entry: Entry) -> bool:
+        del entry
+        return self._rng.random() < 0.65
 
     async def _write(self, entry: Entry, parts: list[Part]) -> None:
         rng = self._rng
@@ -247,7 +260,7 @@ class Instance:
         connection = self._coordinators.get(_TRANSACTIONAL_ID)
         task = asyncio.current_task()
         if strike is not None and connection is not None and task is not None:
-            strike(connection.broker, task.cancel)
+            strike(connection.broker, task.cancel if self.is_mortal else task.done)
 
     # --- batches --------------------------------------------------------------------------------------------------------------------------
 
@@ -336,13 +349,13 @@ class Instance:
         world, rng = self._world, self._rng
         asked = rng.choice([broker for _, broker in sorted(world.brokers.items())] + world.zombies[-1:])
         request = find_coordinator.FindCoordinatorRequest(key_type=kind, coordinator_keys=[self._application.name])
-        response = await Connection(world, asked).ask(apis.FIND_COORDINATOR, 4, request, self._timeout_s)
+        response = await world.connect(asked).ask(apis.FIND_COORDINATOR, 4, request, self._timeout_s)
         if not response.coordinators or response.coordinators[0].error_code:
             raise Unanswered
         found = world.brokers.get(response.coordinators[0].node_id)
         if found is None:
             raise Unanswered
-        self._coordinators[kind] = Connection(world, found)
+        self._coordinators[kind] = world.connect(found)
         return self._coordinators[kind]
 
 

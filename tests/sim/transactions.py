@@ -13,6 +13,9 @@ from typing import TYPE_CHECKING, Any
 from stream.manifest.errors import ManifestNotFound
 from tests.sim.checkers import Part
 from tests.sim.committed import CommittedReader, Judge, StoreReader
+from tests.sim.late import LongLivedApplication
+from tests.sim.loads import LOADING_APPLICATIONS, EagerReader, LoadingApplication
+from tests.sim.scenarios import LATE, LOADING
 from tests.sim.transactional import Application
 
 if TYPE_CHECKING:
@@ -22,10 +25,13 @@ if TYPE_CHECKING:
 class Transactions:
     def __init__(self, world: "World") -> None:
         self._world = world
-        self._applications = [Application(world, number) for number in range(3 if world.txn_parts else 0)]
+        is_loading = world.scenario in LOADING
+        count = LOADING_APPLICATIONS if is_loading else 3
+        kind = LoadingApplication if is_loading else LongLivedApplication if world.scenario in LATE else Application
+        self._applications = [kind(world, number) for number in range(count if world.txn_parts else 0)]
         self._judge = Judge([application.ledger for application in self._applications])
         self._store_reader = StoreReader(world, self._judge)
-        self._reader = CommittedReader(world, "early", self._judge)
+        self._reader = (EagerReader if is_loading else CommittedReader)(world, "early", self._judge)
 
     def run(self, stop: asyncio.Event) -> list[Any]:
         if not self._applications:

@@ -13,6 +13,7 @@ from collections.abc import Callable
 from contextlib import suppress
 from contextvars import Context
 from dataclasses import dataclass
+from itertools import count
 from random import Random
 from typing import Any
 
@@ -25,13 +26,17 @@ from controller.snapshots import LoadedSnapshot
 from stream.ids import Millis, NodeEpoch, NodeId
 from tests.sim import scenarios
 from tests.sim.borders import patched_borders, quiet_collector, step_limit
-from tests.sim.checkers import Checker, Part, Violation
+from tests.sim.checkers import Checker, Part, StableOffsets, Violation
 from tests.sim.clients import Consumer, Producer
 from tests.sim.clock_steps import Graces
+from tests.sim.connections import Connection
 from tests.sim.control import SimController, addresses
 from tests.sim.disk import Disk
-from tests.sim.limits import LATE_PUT_GRACE_MS, PREPARED_TTL_MS, draw
+from tests.sim.groups import Groups
+from tests.sim.late import LateChaos, LateConnection
 from tests.sim.leasing import lease_readers
+from tests.sim.limits import LATE_PUT_GRACE_MS, PREPARED_TTL_MS, draw, draw_coordination
+from tests.sim.loads import LoadChaos
 from tests.sim.loop import Process, VirtualLoop, process_name
 from tests.sim.lost_slots import LostSlots
 from tests.sim.metadata_log import MetadataLog
@@ -49,7 +54,7 @@ from tests.sim.transactions import Transactions
 TOPIC = "t"
 _START_MS = 1_700_000_000_000
 _QUIET_LIMIT_S = 120.0
-_CHAOS = {"rollback": RollbackChaos}
+_CHAOS = {"late": LateChaos, "loads": LoadChaos, "rollback": RollbackChaos}
 
 _DEFECTS = frozenset({"request_failed", "append_callback_failed", "wal_slot_failed_unexpectedly", "upload_failed_unexpectedly",
                       "controller_writer_failed", "metadata_follower_failed"})  # fmt: skip
@@ -75,6 +80,12 @@ class World:
         self.scenario = scenario
         self.rng = Random(f"{seed}/{scenario}")
         self.limits = scenario_limits(scenario, draw(self.rng), self.rng)
+        self.coordination = draw_coordination(
+            Random(f"{seed}/groups"),
+            self.limits.skew_ms,
+            has_groups=scenario in scenarios.GROUPED,
+            compacts=scenario in scenarios.COMPACTING,
+        )
         self.loop = VirtualLoop()
         self.leases = scenario not in scenarios.WITHOUT_LEASE
         self.no_epoch = NodeEpoch(-1)
@@ -97,14 +108,18 @@ class World:
         self.checker = Checker(self.bucket, lambda: self.metadata.image, self.fail)
         self.life = TopicLife(self, self.checker)
         self.graces = Graces(self) if scenario in scenarios.STEPPING else None
+        self.stable = StableOffsets(self.fail)
         self.lost_slots = LostSlots(self) if scenario in scenarios.LOSING_SLOTS else None
         self.parts: list[Part] = [(TOPIC, index) for index in range(limits.partitions)]
         self.txn_parts: list[Part] = [(TXN_TOPIC, index) for index in range(PARTITIONS)] if scenario in scenarios.TRANSACTIONAL else []
         self.on_end_txn: Callable[[SimBroker, Callable[[], object]], None] | None = None
         """Called once, when somebody asks this coordinator to end a transaction; what it is given ends the asker."""
+        self.on_marker: Callable[[SimBroker], None] | None = None
+        """Called once, when markers of transactions arrive at this broker."""
+        self.connection_ids = count(1)
         self.brokers: dict[int, SimBroker] = {}
         self.zombies: list[SimBroker] = []
-        self.chaos_s = chaos_s if chaos_s is not None else self.rng.uniform(4, 14)
+        self.chaos_s = chaos_s if chaos_s is not None else self.rng.uniform(4, 14) * (2 if scenario in scenarios.LONG else 1)
         self.phases: list[tuple[str, float, int]] = []
         self.calm = False
         self._over = False
@@ -156,6 +171,10 @@ class World:
             self._tail.append(f"{self.loop.time():.6f} VIOLATION {what}")
             self._violation.set_exception(Violation(what))
             self._violation.exception()
+
+    def connect(self, broker: SimBroker) -> Connection:
+        """A connection of the process that asks for it."""
+        return (LateConnection if self.scenario in scenarios.LATE else Connection)(self, broker)
 
     # --- who leads ----------------------------------------------------------------------------------------------------------------------
 
@@ -347,8 +366,10 @@ class World:
         offsets = Offsets(self)
         asking = [self.loop.create_task(work) for work in offsets.run(stop)]
         reading += lease_readers(self, stop)
+        groups = Groups(self, is_on=self.scenario in scenarios.GROUPED)
         topics = TopicClients(self)
-        asking += [self.loop.create_task(work) for work in topics.run(stop)]
+        asking += [self.loop.create_task(work) for work in (*groups.run(stop), *topics.run(stop))]
+        await groups.ready()
         if self.lost_slots is not None:
             reading += [self.loop.create_task(work) for work in self.lost_slots.run(stop)]
         if self.scenario in scenarios.ROLLED_BACK:
@@ -363,6 +384,7 @@ class World:
         self.phase("written")
         await self._within(_QUIET_LIMIT_S, "not everything can be read", self._read_all(9))
         await self._within(_QUIET_LIMIT_S, "not every transaction is over and can be read", transactions.check())
+        await self._within(_QUIET_LIMIT_S, "not every group can be read and committed to", groups.check())
         await self._within(_QUIET_LIMIT_S, "not every topic can be used", topics.check())
         await self._within(_QUIET_LIMIT_S, "not every move ends", self._moves_end())
         await self._within(_QUIET_LIMIT_S, "not every log can be read", offsets.check())

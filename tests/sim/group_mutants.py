@@ -1,0 +1,65 @@
+"""Planted bugs of consumer groups and of coordinators' logs, for `tests.sim.mutants`.
+
+Not planted, because it is harmless: a trim that does not wait for the copies. It appends a checkpoint behind them and waits for that one.
+"""
+
+from collections.abc import Callable
+from typing import Any
+
+from broker.coordinated import Coordinated
+from broker.coordinator_compaction import Compactor
+from broker.coordinator_log import TopicLog
+from broker.groups.classic import ClassicGroup
+from broker.groups.coordinator import GroupCoordinator
+from broker.groups.state import Group
+from broker.wire.error_codes import ErrorCode
+
+Patch = tuple[Any, str, Any]
+
+
+def _plain_commits_never_written() -> list[Patch]:
+    real = GroupCoordinator._append
+
+    async def append(self: GroupCoordinator, group: Group, records: Any, durable: Any, **options: Any) -> ErrorCode:
+        if options or any(value is None for _, value in records):
+            return await real(self, group, records, durable, **options)
+        durable()
+        return ErrorCode.NONE
+
+    return [(GroupCoordinator, "_append", append)]
+
+
+def _generations_unchecked() -> list[Patch]:
+    real = ClassicGroup.check_member
+
+    def check_member(self: ClassicGroup, *args: Any) -> ErrorCode:
+        code = real(self, *args)
+        return ErrorCode.NONE if code is ErrorCode.ILLEGAL_GENERATION else code
+
+    return [(ClassicGroup, "check_member", check_member)]
+
+
+def _stale_coordinator_answers() -> list[Patch]:
+    return [(TopicLog, "can_write", property(lambda _: True)), (TopicLog, "leads_alone", property(lambda _: True))]
+
+
+def _tombstones_behind_commits_in_flight() -> list[Patch]:
+    return [(Coordinated, "in_flight", lambda _self, _partition: ())]
+
+
+def _groups_with_commits_in_flight_forgotten() -> list[Patch]:
+    return [(Group, "is_forgettable", property(lambda _: True))]
+
+
+def _copies_override_newer_records() -> list[Patch]:
+    return [(Compactor, "_is_settled", lambda _self, _key, _found: True)]
+
+
+GROUP_MUTANTS: dict[str, Callable[[], list[Patch]]] = {
+    "plain_commits_never_written": _plain_commits_never_written,
+    "generations_unchecked": _generations_unchecked,
+    "stale_coordinator_answers": _stale_coordinator_answers,
+    "tombstones_behind_commits_in_flight": _tombstones_behind_commits_in_flight,
+    "groups_with_commits_in_flight_forgotten": _groups_with_commits_in_flight_forgotten,
+    "copies_override_newer_records": _copies_override_newer_records,
+}

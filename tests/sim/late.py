@@ -1,0 +1,194 @@
+"""Messages that arrive late, after a newer connection was made, and producers that live long enough to meet them.
+
+A connection may stand still for longer than its users wait, as TCP does while it sends again, or while a link is cut. Its users give up
+and make another one; what they had sent arrives later all the same, in its order, and then the end of the connection. Long-lived
+applications have one instance and one producer epoch, commit every other transaction, and pause in some for longer than anybody waits for
+an answer.
+Left out, because with transaction version 1 no broker can tell: a client's request that arrives when a coordinator has changed meanwhile.
+The broker may be coordinator again by then and know no newer connection (ADR 0032).
+"""
+
+import asyncio
+from collections import deque
+from contextlib import suppress
+from dataclasses import replace
+from random import Random
+from typing import TYPE_CHECKING, Any, Final
+
+from broker.internal_topics import OFFSETS_TOPIC, TRANSACTIONS_TOPIC
+from broker.wire import apis
+from stream.config import StreamConfig
+from stream.ids import NodeId
+from tests.sim.connections import Connection
+from tests.sim.ledger import Entry
+from tests.sim.limits import Limits
+from tests.sim.nodes import COORDINATOR_PARTITIONS
+from tests.sim.scenarios import Chaos
+from tests.sim.transactional import Application, Fenced, Instance
+
+if TYPE_CHECKING:
+    from tests.sim.nodes import SimBroker
+    from tests.sim.world import World
+
+_HELD_SHARES: Final = {apis.WRITE_TXN_MARKERS.key: 0.35, apis.END_TXN.key: 0.15, apis.TXN_OFFSET_COMMIT.key: 0.15}
+_HELD_SHARE: Final = 0.02
+"""Of other requests."""
+_HELD_S: Final = (1.0, 9.0)
+MARKERS_TIMEOUT_S: Final = 1.0
+"""Instead of `broker.transactions.markers.REQUEST_TIMEOUT_S`, so that a copy is sent soon."""
+_RETRANSMISSION_S: Final = 0.05
+_MARKERS: Final = apis.WRITE_TXN_MARKERS.key.to_bytes(2, "big")
+
+
+def late_limits(drawn: Limits) -> Limits:
+    """Quick and with few steps: what is looked for lies between processes, and takes many transactions to be met."""
+    stream = StreamConfig(
+        wal_linger_ms=drawn.stream.wal_linger_ms,
+        wal_delete_grace_ms=drawn.stream.wal_delete_grace_ms,
+        block_age_max_ms=drawn.stream.block_age_max_ms,
+        prepared_reuse_ms=drawn.stream.prepared_reuse_ms,
+    )
+    p50_ms = min(drawn.store_p50_ms, 20)
+    return replace(
+        drawn, stream=stream, compacting=False, controllers=1, brokers=3, store_p50_ms=p50_ms, store_p99_ms=5 * p50_ms, network_ms=5
+    )  # fmt: skip
+
+
+class LateConnection(Connection):
+    def __init__(self, world: "World", broker: "SimBroker") -> None:
+        super().__init__(world, broker)
+        self._rng = Random(f"{world.seed}/late/{self.id}")
+        self._held_s = 0.0
+        """How much longer the next thing takes."""
+        self._arrived: deque[tuple[Any, tuple[Any, ...]]] = deque()
+        """What waits for the link to be mended."""
+
+    async def ask(self, api: Any, version: int, message: Any, timeout_s: float) -> Any:
+        if not self._world.calm and self._rng.random() < _HELD_SHARES.get(api.key, _HELD_SHARE):
+            self._held_s = self._rng.uniform(*_HELD_S)
+        return await super().ask(api, version, message, timeout_s)
+
+    def _travel(self, what: Any, *args: Any) -> None:
+        now_s, held_s = self._world.loop.time(), self._held_s
+        self._held_s = 0.0
+        self._arrival_s = max(self._arrival_s, now_s + self._world.network.delay_s() + held_s)
+        self._world.later(self._arrival_s - now_s, self._pass, what, args, self._coordinators())
+
+    def _pass(self, what: Any, args: tuple[Any, ...], coordinators: tuple[int, ...]) -> None:
+        if self._link == "client" and coordinators != self._coordinators():
+            self._is_cut = True
+        self._arrived.append((what, args))
+        if len(self._arrived) == 1:
+            self._pump()
+
+    def _pump(self) -> None:
+        if self._world.network.links.blocked(self._link, self.broker.process.link):
+            self._world.later(_RETRANSMISSION_S, self._pump)
+            return
+        while self._arrived:
+            what, args = self._arrived.popleft()
+            what(*args)
+
+    def _arrive(self, frame: bytes, answer: "asyncio.Future[Any]") -> None:
+        super()._arrive(frame, answer)
+        if frame.startswith(_MARKERS) and self._world.on_marker is not None:
+            strike, self._world.on_marker = self._world.on_marker, None
+            strike(self.broker)
+
+    def _coordinators(self) -> tuple[int, ...]:
+        """The leader epochs of all partitions of coordinators."""
+        topics = self._world.metadata.image.topics
+        found = [topic for name in (OFFSETS_TOPIC, TRANSACTIONS_TOPIC) if (topic := topics.by_name(name)) is not None]
+        return tuple(record.leader_epoch for topic in found for record in topic.partitions)
+
+
+class LongLivedInstance(Instance):
+    pauses_s = (0.0, 0.5, 2.0, 5.0)
+    timeouts_s = (0.7, 1.5)
+    renewed_share = 0.0
+    is_mortal = False
+
+    def _commits(self, entry: Entry) -> bool:
+        return entry.serial % 2 == 1
+
+    async def transact(self, *, is_last: bool = False) -> None:
+        await super().transact(is_last=is_last)
+        if self._rng.random() < 0.3:
+            at_least = self._ledger.committed_offset
+            self._ledger.saw_offset(await self.committed_offset(), at_least, 0)
+
+
+class LongLivedApplication(Application):
+    def __init__(self, world: "World", number: int) -> None:
+        super().__init__(world, number)
+        self.timeout_ms = 120_000
+
+    async def run(self, stop: asyncio.Event) -> None:
+        """One instance, whatever happens; another one would fence it."""
+        instance = self.world.loop.create_task(self._instance().run(stop))
+        with suppress(Fenced):
+            await instance
+
+    def _instance(self) -> Instance:
+        self._instances_count += 1
+        return LongLivedInstance(self, self._instances_count)
+
+
+class LateChaos(Chaos):
+    """Between two acts there is time for a few transactions."""
+
+    paces_s = (1.5, 3.0, 6.0)
+
+    def cut_brokers(self) -> None:
+        """One direction between two brokers, or both."""
+        links = [broker.process.link for _, broker in sorted(self._world.brokers.items())]
+        one, other = self._rng.sample(links, 2)
+        duration_s = self._rng.choice((0.5, 4.0, 6.0, 12.0))
+        self._world.trace("cut", one, other)
+        self._cut_link(one, other, duration_s)
+        if self._rng.random() < 0.3:
+            self._cut_link(other, one, duration_s)
+
+    def cut_coordinator(self) -> None:
+        """A coordinator of transactions from everybody but its clients, who still find it, for longer than its session lasts."""
+        broker = self._leader(TRANSACTIONS_TOPIC)
+        if broker is not None:
+            link = broker.process.link
+            self._world.trace("cut", link)
+            for number in range(self._world.limits.controllers):
+                other = f"c{number}"
+                self._cut_link(link, other, 12.0)
+                self._cut_link(other, link, 12.0)
+
+    def move_offsets(self) -> None:
+        """Group coordinators change while a transaction with offsets ends."""
+        delay_s = self._rng.choice((0.0, 0.05, 0.3))
+        act = self._rng.choice((self._crash_at_once, self._move_groups))
+
+        def on_end_txn(_: "SimBroker", __: Any) -> None:
+            broker = self._leader(OFFSETS_TOPIC)
+            if broker is not None:
+                self._later(delay_s, lambda: self._hit(broker, act))
+
+        self._world.on_end_txn = on_end_txn
+
+    def strike_leader(self) -> None:
+        """The next broker that gets a marker is slow to make it durable, and crashes before it has."""
+        delay_s = self._rng.choice((0.1, 0.3, 0.6))
+
+        def on_marker(broker: "SimBroker") -> None:
+            if not self._world.calm:
+                self._slow(broker, 800.0)
+                self._later(delay_s, lambda: self._hit(broker, self._crash_at_once))
+
+        self._world.on_marker = on_marker
+
+    def _move_groups(self, _: "SimBroker") -> None:
+        for index in range(COORDINATOR_PARTITIONS):
+            self._world.move((OFFSETS_TOPIC, index), NodeId(self._rng.randint(1, self._world.limits.brokers)))
+
+    def _leader(self, topic_name: str) -> "SimBroker | None":
+        topic = self._world.metadata.image.topics.by_name(topic_name)
+        if topic is None:
+            return None
+        return self._world.brokers.get(topic.partitions[self._rng.randrange(COORDINATOR_PARTITIONS)].leader)

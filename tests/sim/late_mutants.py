@@ -1,0 +1,62 @@
+"""Planted bugs that show when messages come late, for `tests.sim.mutants`."""
+
+from collections.abc import Callable
+from typing import Any
+
+import broker.groups.coordinator as groups
+import broker.transactions.coordinator as transactions
+from broker.connection_order import ConnectionOrder
+from broker.partition.append import AppendGroup
+from broker.partition.producer_state import ProducerState
+from broker.transactions.coordinator import TransactionCoordinator
+
+Patch = tuple[Any, str, Any]
+
+
+def _late_markers_end_what_is_open() -> list[Patch]:
+    return [(ProducerState, "is_repeated", lambda _self, _marker: False)]
+
+
+def _late_markers_settle_offsets() -> list[Patch]:
+    """They are not appended, but the group takes them for the end of the transaction whose offsets it holds."""
+    real = AppendGroup._await_repetition
+
+    def await_repetition(self: AppendGroup, partition: Any, known: Any, batch: Any, outcome: Any) -> None:
+        real(self, partition, known, batch, outcome)
+        outcome.is_repetition = False
+
+    return [(AppendGroup, "_await_repetition", await_repetition)]
+
+
+def _serials_begin_anew() -> list[Patch]:
+    """Each transaction has the serial of the first one."""
+    real = TransactionCoordinator._run
+
+    def run(self: TransactionCoordinator, state: Any, transaction: Any, effect: Any, _serial: int) -> None:
+        real(self, state, transaction, effect, 0)
+
+    return [(TransactionCoordinator, "_run", run)]
+
+
+class _AnyOrder(ConnectionOrder):
+    """Connections of any age may ask."""
+
+    def admit(self, name: str, producer_id: int, producer_epoch: int, connection_id: int) -> None:
+        pass
+
+
+def _late_ends_are_carried_out() -> list[Patch]:
+    return [(transactions, "ConnectionOrder", _AnyOrder)]
+
+
+def _late_offsets_are_carried_out() -> list[Patch]:
+    return [(groups, "ConnectionOrder", _AnyOrder)]
+
+
+LATE_MUTANTS: dict[str, Callable[[], list[Patch]]] = {
+    "late_markers_end_what_is_open": _late_markers_end_what_is_open,
+    "late_markers_settle_offsets": _late_markers_settle_offsets,
+    "serials_begin_anew": _serials_begin_anew,
+    "late_ends_are_carried_out": _late_ends_are_carried_out,
+    "late_offsets_are_carried_out": _late_offsets_are_carried_out,
+}

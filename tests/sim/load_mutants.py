@@ -1,0 +1,41 @@
+"""Planted bugs that show when leaders change while transactions end, for `tests.sim.mutants`."""
+
+from collections.abc import Callable
+from typing import Any
+
+from broker.groups.coordinator import GroupCoordinator
+from broker.partition.transactions import Transactions
+from stream.batch.control import Marker
+from stream.ids import Offset
+
+Patch = tuple[Any, str, Any]
+
+
+def _markers_lost_during_load() -> list[Patch]:
+    """The load reads up to where the log ended when it began, so that offsets of a transaction that ended since then stay pending. The next
+    marker of the producer ends them with its own outcome."""
+    real = GroupCoordinator.complete_transaction
+
+    def complete_transaction(self: GroupCoordinator, partition: int, producer_id: int, committed: bool) -> None:
+        if self._led.get(partition) is not None:
+            real(self, partition, producer_id, committed)
+
+    return [(GroupCoordinator, "complete_transaction", complete_transaction)]
+
+
+def _last_stable_offset_passes_markers_that_are_not_durable() -> list[Patch]:
+    """It moves when another batch becomes durable before the marker. The event of an abort lies with the marker and is not durable either.
+    For records of an earlier leader, answers name only aborts whose events are durable: readers get aborted records."""
+    real = Transactions.end
+
+    def end(self: Transactions, marker: Marker, offset: Offset) -> None:
+        real(self, marker, offset)
+        self._ended.clear()
+
+    return [(Transactions, "end", end)]
+
+
+LOAD_MUTANTS: dict[str, Callable[[], list[Patch]]] = {
+    "markers_lost_during_load": _markers_lost_during_load,
+    "last_stable_offset_passes_markers_that_are_not_durable": _last_stable_offset_passes_markers_that_are_not_durable,
+}

@@ -1,0 +1,128 @@
+"""Leaders change while transactions end: coordinators of groups load long logs slowly, and markers arrive meanwhile.
+
+Logs of offsets are read in small pieces from a store that answers slowly, so that a load takes longer than the write of a marker.
+Partitions with records move while transactions are open, so that a later leader ends them, with slow PUTs, and a reader asks it again and
+again for what is committed.
+Applications have one instance, always commit one transaction and abort the next one; when one was aborted they ask for the offset of the
+group: a coordinator that missed the end of the committed transaction has dropped its offset with that of the aborted one.
+"""
+
+from dataclasses import replace
+from typing import TYPE_CHECKING, Final
+
+from broker.internal_topics import OFFSETS_TOPIC
+from stream.config import StreamConfig
+from stream.ids import NodeId
+from tests.sim.checkers import Part
+from tests.sim.committed import CommittedReader
+from tests.sim.late import LongLivedApplication
+from tests.sim.ledger import Entry
+from tests.sim.limits import Limits
+from tests.sim.nodes import COORDINATOR_PARTITIONS
+from tests.sim.scenarios import Chaos
+from tests.sim.transactional import Instance
+
+if TYPE_CHECKING:
+    from tests.sim.nodes import SimBroker
+
+LOADING_APPLICATIONS: Final = 8
+LOAD_READ_BYTES: Final = 1
+"""Instead of `broker.coordinator_log.READ_BYTES`: one batch at a time."""
+
+SLOW_PUT_FACTOR: Final = 10.0
+"""Reads stay quick: one may end between two PUTs that began together."""
+SLOW_PUTS_S: Final = 4.0
+
+
+def loading_limits(drawn: Limits) -> Limits:
+    """Many PUTs at once, each of which takes its time; nothing is read twice from a cache."""
+    stream = StreamConfig(
+        wal_linger_ms=0,
+        wal_linger_idle_ms=0,
+        wal_pause_ms=0,
+        wal_delete_grace_ms=drawn.stream.wal_delete_grace_ms,
+        block_age_max_ms=drawn.stream.block_age_max_ms,
+        block_cache_bytes_max=1,
+        prepared_reuse_ms=drawn.stream.prepared_reuse_ms,
+    )
+    p50_ms = max(20, min(drawn.store_p50_ms, 50))
+    return replace(
+        drawn, stream=stream, compacting=False, controllers=1, brokers=3, store_p50_ms=p50_ms, store_p99_ms=5 * p50_ms, network_ms=5
+    )  # fmt: skip
+
+
+class LoadingInstance(Instance):
+    pauses_s = (0.0, 0.3, 1.0)
+    renewed_share = 0.0
+    is_mortal = False
+
+    def _commits(self, entry: Entry) -> bool:
+        return entry.serial % 2 == 1
+
+    async def transact(self, *, is_last: bool = False) -> None:
+        await super().transact(is_last=is_last)
+        if self._ledger.count % 2 == 0:
+            at_least = self._ledger.committed_offset
+            self._ledger.saw_offset(await self.committed_offset(), at_least, 0)
+
+
+class LoadingApplication(LongLivedApplication):
+    def _instance(self) -> Instance:
+        self._instances_count += 1
+        return LoadingInstance(self, self._instances_count)
+
+
+class EagerReader(CommittedReader):
+    """Sees what is visible for a moment only."""
+
+    pauses_s = (0.005, 0.05)
+
+
+class LoadChaos(Chaos):
+    """Between two acts there is time for a few transactions."""
+
+    paces_s = (1.0, 2.0)
+
+    def move_groups(self) -> None:
+        self._move_groups()
+
+    def move_groups_at_end(self) -> None:
+        """Group coordinators change while a transaction ends."""
+        delay_s = self._rng.choice((0.0, 0.05, 0.3))
+
+        def on_end_txn(_coordinator: "SimBroker", _end_client: object) -> None:
+            self._later(delay_s, self._move_groups)
+
+        self._world.on_end_txn = on_end_txn
+
+    def move_records(self) -> None:
+        self._move_away(self._rng.choice(self._world.txn_parts))
+
+    def move_records_at_end(self) -> None:
+        """The next leader writes the marker, slowly, while producers that waited for it write, too."""
+        delay_s = self._rng.choice((0.0, 0.05))
+
+        def on_end_txn(_coordinator: "SimBroker", _end_client: object) -> None:
+            self._later(delay_s, self._move_records)
+
+        self._world.on_end_txn = on_end_txn
+
+    def _move_records(self) -> None:
+        for part in self._world.txn_parts:
+            broker = self._world.brokers.get(self._move_away(part))
+            if broker is not None:
+                broker.raw_store.put_factor = SLOW_PUT_FACTOR
+                self._world.later(SLOW_PUTS_S, setattr, broker.raw_store, "put_factor", 1.0)
+
+    def _move_groups(self) -> None:
+        for index in range(COORDINATOR_PARTITIONS):
+            self._move_away((OFFSETS_TOPIC, index))
+
+    def _move_away(self, part: Part) -> int:
+        """Return the next leader."""
+        topic = self._world.metadata.image.topics.by_name(part[0])
+        leader = -1 if topic is None else topic.partitions[part[1]].leader
+        others = [node_id for node_id in range(1, self._world.limits.brokers + 1) if node_id != leader]
+        target = self._rng.choice(others)
+        self._world.move(part, NodeId(target))
+        return target

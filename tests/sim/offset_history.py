@@ -1,0 +1,109 @@
+"""What readers of committed offsets may be given, from what committers and administrators sent and were answered.
+
+The offset of a group and a partition is a register with unique values. A commit takes effect between its request and its answer, one
+without an answer at any time after its request, or never. A read must not give what was replaced for certain before it began, nor what
+a reader was given before something else, nor an offset whose commit was refused. No offset is right before the first commit, after a
+deletion, and when the newest commit may be past its retention. Must not: know how offsets are kept.
+Source: Herlihy and Wing (linearizability), for one register.
+"""
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from math import inf
+
+
+@dataclass(slots=True, eq=False)
+class Change:
+    """A commit, or a deletion (value -1). ended_s: by then it has taken effect."""
+
+    value: int
+    began_s: float
+    ended_s: float = inf
+    is_refused: bool = False
+    follows: "Change | None" = None
+    """The deletion that was sent right before, over the same connection."""
+
+
+@dataclass(slots=True)
+class OffsetHistory:
+    """Of one partition in one group. kept_s: younger commits do not expire."""
+
+    name: str
+    kept_s: float
+    fail: Callable[[str], None]
+    commits: dict[int, Change] = field(default_factory=dict[int, Change])
+    deletions: list[Change] = field(default_factory=list[Change])
+    _given: tuple[int, float] = (-1, -inf)
+    """What the newest read gave, and when that read ended."""
+    _gone_s: dict[int, float] = field(default_factory=dict[int, float])
+    """Values that a reader saw replaced, by when."""
+
+    def commit(self, now_s: float) -> Change:
+        value = len(self.commits)
+        self.commits[value] = Change(value, now_s)
+        return self.commits[value]
+
+    def delete(self, now_s: float) -> Change:
+        self.deletions.append(Change(-1, now_s))
+        return self.deletions[-1]
+
+    def read(self, value: int, began_s: float, ended_s: float) -> None:
+        """A reader was given this offset; -1: none."""
+        if value < 0:
+            self._read_nothing(began_s, ended_s)
+        else:
+            self._read_value(value, began_s, ended_s)
+        given, given_s = self._given
+        if began_s > given_s:
+            if given not in {-1, value}:
+                self._gone_s.setdefault(given, ended_s)
+            self._given = (value, ended_s)
+
+    def _read_value(self, value: int, began_s: float, ended_s: float) -> None:
+        change = self.commits.get(value)
+        if change is None or change.began_s > ended_s:
+            self.fail(f"{self.name}: offset {value} is read, it was not committed")
+            return
+        if change.is_refused:
+            self.fail(f"{self.name}: offset {value} is read, its commit was refused")
+        if self._gone_s.get(value, inf) < began_s:
+            self.fail(f"{self.name}: offset {value} is read again, after another one, or none, was read")
+        for newer in (*self.commits.values(), *self.deletions):
+            if change.ended_s < newer.began_s and newer.ended_s < began_s and not newer.is_refused:
+                self.fail(f"{self.name}: offset {value} is read, {newer} was acknowledged later")
+        change.ended_s = min(change.ended_s, ended_s)
+
+    def _read_nothing(self, began_s: float, ended_s: float) -> None:
+        for commit in self.commits.values():
+            is_before = commit.ended_s < began_s and not commit.is_refused
+            if is_before:
+                self._gone_s.setdefault(commit.value, ended_s)
+            is_young = ended_s - commit.began_s < self.kept_s
+            if is_before and is_young and not any(self._may_follow(deletion, commit) for deletion in self.deletions):
+                self.fail(f"{self.name}: no offset is read, {commit} was acknowledged")
+
+    @staticmethod
+    def _may_follow(deletion: Change, commit: Change) -> bool:
+        return not deletion.is_refused and deletion.ended_s >= commit.began_s and commit.follows is not deletion
+
+
+class Generations:
+    """Of one group: a commit with a generation is refused when a later one was durable before it was sent."""
+
+    def __init__(self, name: str, fail: Callable[[str], None]) -> None:
+        self._name = name
+        self._fail = fail
+        self._synced: list[tuple[float, float, int]] = []
+        """(request, answer, generation) of SyncGroup requests that were answered without an error: their generation is durable."""
+
+    def synced(self, began_s: float, ended_s: float, generation: int) -> None:
+        self._synced.append((began_s, ended_s, generation))
+
+    def committed(self, joined_s: float, generation: int, began_s: float) -> None:
+        """A commit that was sent at `began_s` by a member that had been answered its generation at `joined_s` is acknowledged.
+
+        Deleted groups begin again with generation 1, so only generations that were synced after the member had joined count.
+        """
+        for sync_began_s, sync_ended_s, newer in self._synced:
+            if newer > generation and sync_began_s > joined_s and sync_ended_s < began_s:
+                self._fail(f"{self._name}: a commit of generation {generation} is acknowledged, generation {newer} was there before")
