@@ -7,10 +7,9 @@ delivers each at least once, and never moves past one.
 
 import threading
 import time
-from random import Random
 from typing import Any, Final
 
-from confluent_kafka import OFFSET_BEGINNING, Consumer, KafkaError, KafkaException, Producer, TopicPartition
+from confluent_kafka import OFFSET_BEGINNING, Consumer, KafkaError, Producer, TopicPartition
 
 from tests.chaos.patience import Patience
 from tests.chaos.record import Record
@@ -19,7 +18,7 @@ from tests.support.history import Part
 OUTSTANDING_COUNT_MAX: Final = 2_000
 DELIVERY_TIMEOUT_MS: Final = 300_000
 _PADDING: Final = b" " + b"." * 100
-_IMPATIENT: Final = {
+IMPATIENT: Final = {
     "socket.timeout.ms": 5_000,
     "retry.backoff.ms": 50,
     "retry.backoff.max.ms": 500,
@@ -28,7 +27,7 @@ _IMPATIENT: Final = {
     "topic.metadata.refresh.interval.ms": 5_000,
     "log_level": 0,
 }
-_READING: Final = {
+READING: Final = {
     "fetch.wait.max.ms": 200,
     "fetch.error.backoff.ms": 50,
     "check.crcs": True,
@@ -73,7 +72,7 @@ class SteadyProducer(Client):
         self.failed: list[str] = []
         self._producer = Producer(
             {
-                **_IMPATIENT,
+                **IMPATIENT,
                 "bootstrap.servers": bootstrap,
                 "client.id": f"chaos{name}",
                 "enable.idempotence": not name.startswith("-"),
@@ -125,7 +124,7 @@ class Reader(Client):
     def __init__(self, bootstrap: str, parts: list[Part], record: Record, name: str) -> None:
         super().__init__(f"reader {name}", record)
         self.positions: dict[Part, int] = dict.fromkeys(parts, 0)
-        settings = {**_IMPATIENT, **_READING, "bootstrap.servers": bootstrap, "group.id": "none", "enable.auto.commit": False}
+        settings = {**IMPATIENT, **READING, "bootstrap.servers": bootstrap, "group.id": "none", "enable.auto.commit": False}
         self._consumer = Consumer({**settings, "auto.offset.reset": "error"})
         self._consumer.assign([TopicPartition(*part, OFFSET_BEGINNING) for part in parts])
 
@@ -156,68 +155,9 @@ def is_passing(error: KafkaError | None) -> bool:
     return error is not None and (error.retriable() or error.code() in passing or error.code() == KafkaError._RESOLVE)
 
 
-class GroupMembers(Client):
-    """Members of one group, by turns in this thread. Now and then one leaves and another joins."""
-
-    def __init__(self, bootstrap: str, topic: str, parts: list[Part], record: Record, rng: Random) -> None:
-        super().__init__("group", record)
-        self._servers = bootstrap
-        self._topic = topic
-        self._rng = rng
-        self.frontiers: dict[Part, int] = dict.fromkeys(parts, 0)
-        """Everything below was given to some member."""
-
-    def work(self) -> None:
-        members = [self._join(), self._join()]
-        turns = 0
-        while not self.ending.is_set():
-            turns += 1
-            for member in members:
-                self._poll(member)
-            if turns % 100 == 0 and self._rng.random() < 0.3:
-                members.pop(0).close()
-                members.append(self._join())
-        for member in members:
-            member.close()
-
-    def _join(self) -> Consumer:
-        consumer = Consumer(
-            {
-                **_IMPATIENT,
-                **_READING,
-                "bootstrap.servers": self._servers,
-                "group.id": "chaos",
-                "auto.offset.reset": "earliest",
-                "auto.commit.interval.ms": 1_000,
-                "session.timeout.ms": 6_000,
-                "heartbeat.interval.ms": 1_000,
-            }
-        )
-        consumer.subscribe([self._topic])
-        return consumer
-
-    def _poll(self, member: Consumer) -> None:
-        for message in member.consume(100, 0.1):
-            if is_passing(message.error()):
-                continue
-            if message.error() is not None:
-                self.record.violate(f"a member of the group: {message.error()}")
-                continue
-            part, offset, identity = seen(message)
-            if offset > self.frontiers[part]:
-                self.record.violate(f"the group is given {part} offset {offset}, {self.frontiers[part]} was never given to any member")
-            self.frontiers[part] = max(self.frontiers[part], offset + 1)
-            self.record.read("group", part, offset, identity)
-            try:
-                member.store_offsets(message)
-            except KafkaException as error:  # the partition was taken away between the poll and now
-                if error.args[0].code() != KafkaError._STATE:
-                    raise
-
-
 def end_offsets(bootstrap: str, parts: list[Part], timeout_s: float) -> dict[Part, tuple[int, int]]:
     """(log start, high watermark) of each. Raises KafkaException after the timeout."""
-    consumer = Consumer({**_IMPATIENT, "bootstrap.servers": bootstrap, "group.id": "none"})
+    consumer = Consumer({**IMPATIENT, "bootstrap.servers": bootstrap, "group.id": "none"})
     try:
         return {part: consumer.get_watermark_offsets(TopicPartition(*part), timeout=timeout_s) for part in parts}
     finally:

@@ -40,6 +40,8 @@ class Injector:
                 await self._terminate(fault)
             case Kind.CUT:
                 await self._cut([(fault.whom[0], fault.whom[1])], fault)
+            case Kind.HOLD:
+                await self._hold(fault)
             case Kind.ISOLATE:
                 name = fault.whom[0]
                 others = [other for other in CONTROLLERS if other != name]
@@ -94,6 +96,14 @@ class Injector:
         finally:
             for pair in pairs:
                 network.heal(*pair, late=fault.late)
+
+    async def _hold(self, fault: Fault) -> None:
+        network = self._processes.network
+        hold = network.hold(fault.whom[0], fault.whom[1])
+        try:
+            await asyncio.sleep(fault.for_s)
+        finally:
+            network.release(hold)
 
     async def _slow_link(self, fault: Fault) -> None:
         self._processes.network.slow(fault.whom[0], fault.delay_ms)

@@ -1,9 +1,13 @@
-"""The network between the processes: a TCP proxy in front of each controller and broker, whose directions can be cut, slowed and reset.
+"""The network between the processes: a TCP proxy in front of each node, whose directions can be cut, held, slowed and reset.
 
 Invariants: each node has one address, that of its proxy, for everybody, so that redirects do not lead around the faults; who dialled is
 found out by the dialling port (Linux: /proc; elsewhere all are taken for clients), so that a fault hits one pair of nodes. What is cut
 stays in the sender's socket: no connection is seen to break, until the fault ends. A node that does not run refuses connections here too:
 brokers take that as proof. Must not look into what passes.
+
+Brokers send markers to each other's advertised addresses, so these links pass here too: the dialling port tells them from clients.
+A cut stops every connection of a pair. A hold stops those that exist when it begins: what its sender sends again on a newer connection
+arrives first, and what was held arrives late, when nobody waits for its answer any more.
 """
 
 import asyncio
@@ -11,18 +15,22 @@ import os
 import socket
 import struct
 import sys
+from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
-from tests.chaos.schedule import CLIENTS, CONTROLLERS
+from tests.chaos.schedule import CLIENTS
 
 _PIECE_BYTES: Final = 64 * 1024
 _LOOKUP_PAUSE_S: Final = 0.02
-_LOOPBACK: Final = "0100007F"
+_LOOPBACK: Final = ("0100007F", "0000000000000000FFFF00000100007F")
+"""127.0.0.1, and as a socket of IPv6 has it: those of gRPC are such."""
 _RESET_ON_CLOSE: Final = struct.pack("ii", 1, 0)
+_END_BEHIND_S: Final = 0.5
+"""The end of a connection that was held comes this much later than its last bytes, so that they are served first."""
 
 
 class Diallers:
@@ -72,26 +80,48 @@ def _link(entry: os.DirEntry[str]) -> str:
 
 def _inodes(ports: set[int]) -> dict[int, str]:
     found: dict[int, str] = {}
-    with suppress(OSError):
-        for line in Path("/proc/net/tcp").read_text().splitlines()[1:]:
-            fields = line.split(maxsplit=10)
-            host, _, port = fields[1].partition(":")
-            if host == _LOOPBACK and int(port, 16) in ports:
-                found[int(port, 16)] = fields[9]
+    for table in ("/proc/net/tcp", "/proc/net/tcp6"):
+        with suppress(OSError):
+            for line in Path(table).read_text().splitlines()[1:]:
+                fields = line.split(maxsplit=10)
+                host, _, port = fields[1].partition(":")
+                if host in _LOOPBACK and int(port, 16) in ports:
+                    found[int(port, 16)] = fields[9]
     return found
 
 
 @dataclass(eq=False, slots=True)
 class _Connection:
-    """dialled: by this node, to `to`."""
+    """dialled: by this node, to `to`. number: counts up with each connection of the network."""
 
     dialled: str
     to: str
+    number: int
     writers: tuple[asyncio.StreamWriter, asyncio.StreamWriter]
+
+    @property
+    def ends(self) -> frozenset[str]:
+        return frozenset((self.dialled, self.to))
 
     def reset(self) -> None:
         for writer in self.writers:
             reset(writer)
+
+
+def _role(name: str) -> str:
+    return name.partition(" ")[0]
+
+
+@dataclass(eq=False, slots=True)
+class Hold:
+    """What `source` sends to `target` on these connections waits. Before there is one, the next that is made becomes it."""
+
+    source: str
+    target: str
+    connections: set[_Connection]
+
+    def has(self, connection: _Connection, source: str) -> bool:
+        return connection in self.connections and source == self.source
 
 
 def reset(writer: asyncio.StreamWriter) -> None:
@@ -107,11 +137,18 @@ class Network:
     def __init__(self, pids: Callable[[], dict[str, int | None]]) -> None:
         self._diallers = Diallers(pids)
         self._cuts: list[tuple[str, str]] = []
+        self._holds: list[Hold] = []
         self._delays_s: dict[str, float] = {}
         self._changed = asyncio.Event()
         self._connections: set[_Connection] = set()
         self._tasks: set[asyncio.Task[None]] = set()
         self._proxies: dict[str, Proxy] = {}
+        self._newest: dict[frozenset[str], int] = {}
+        self._connection_count = 0
+        self.connection_counts: Counter[tuple[str, str]] = Counter()
+        """Connections by who dialled whom: "broker", "controller" or "clients"."""
+        self.late_count = 0
+        """Pieces that were held and arrived when there was a newer connection between the same two nodes."""
 
     def add(self, name: str, port: int, target_port: int) -> None:
         """A proxy at `port` in front of node `name`, which listens at `target_port` while it runs."""
@@ -135,6 +172,17 @@ class Network:
                 connection.reset()
         self._tell()
 
+    def hold(self, source: str, target: str) -> Hold:
+        """Hold back what source sends to target on the connections that exist now; newer ones pass."""
+        hold = Hold(source, target, set(self._between(source, target)))
+        self._holds.append(hold)
+        return hold
+
+    def release(self, hold: Hold) -> None:
+        """What was held arrives."""
+        self._holds.remove(hold)
+        self._tell()
+
     def reset_node(self, name: str) -> None:
         for connection in list(self._connections):
             if name in (connection.dialled, connection.to):
@@ -153,7 +201,7 @@ class Network:
 
     def _between(self, source: str, target: str) -> Iterator[_Connection]:
         ends = {source, target}
-        return (connection for connection in self._connections if {connection.dialled, connection.to} == ends)
+        return (connection for connection in self._connections if connection.ends == ends)
 
     def _tell(self) -> None:
         self._changed.set()
@@ -173,29 +221,53 @@ class Network:
             return
         connection: _Connection | None = None
         try:
-            # Only controllers are dialled by nodes.
-            dialled = await self._diallers.of(writer.get_extra_info("peername")[1]) if name in CONTROLLERS else CLIENTS
-            connection = _Connection(dialled, name, (writer, their_writer))
-            self._connections.add(connection)
-            await asyncio.gather(self._pump(reader, their_writer, dialled, name), self._pump(their_reader, writer, name, dialled))
+            dialled = await self._diallers.of(writer.get_extra_info("peername")[1])
+            connection = self._opened(dialled, name, (writer, their_writer))
+            await asyncio.gather(self._pump(reader, their_writer, connection, dialled), self._pump(their_reader, writer, connection, name))
         finally:
             if connection is not None:
                 self._connections.discard(connection)
             writer.close()
             their_writer.close()
 
-    async def _pump(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter, source: str, target: str) -> None:
+    def _opened(self, dialled: str, to: str, writers: tuple[asyncio.StreamWriter, asyncio.StreamWriter]) -> _Connection:
+        self._connection_count += 1
+        connection = _Connection(dialled, to, self._connection_count, writers)
+        self._connections.add(connection)
+        self._newest[connection.ends] = connection.number
+        self.connection_counts[_role(dialled), _role(to)] += 1
+        for hold in self._holds:
+            if not hold.connections and connection.ends == {hold.source, hold.target}:
+                hold.connections.add(connection)
+        return connection
+
+    async def _pump(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter, connection: _Connection, source: str) -> None:
+        """What `source` sends on this connection, to its end."""
+        target = connection.to if source == connection.dialled else connection.dialled
+        was_held = False
         with suppress(OSError):
             while data := await reader.read(_PIECE_BYTES):
                 if delay_s := self._delays_s.get(source, 0.0) + self._delays_s.get(target, 0.0):
                     await asyncio.sleep(delay_s)
-                while (source, target) in self._cuts:
-                    await self._changed.wait()
+                if await self._until_free(connection, source, target):
+                    was_held = True
+                    self.late_count += self._newest[connection.ends] > connection.number
                 writer.write(data)
                 await writer.drain()
-        while (source, target) in self._cuts:  # the end of a connection does not pass either
-            await self._changed.wait()
+        await self._until_free(connection, source, target)  # the end of a connection does not pass either
+        if was_held:
+            await asyncio.sleep(_END_BEHIND_S)
         writer.close()
+
+    async def _until_free(self, connection: _Connection, source: str, target: str) -> bool:
+        """True if it was held (not only cut)."""
+        was_held = False
+        while True:
+            is_held = any(hold.has(connection, source) for hold in self._holds)
+            if not is_held and (source, target) not in self._cuts:
+                return was_held
+            was_held = was_held or is_held
+            await self._changed.wait()
 
 
 class Proxy:

@@ -35,6 +35,7 @@ START_TIMEOUT_S: Final = 180.0
 FENCED: Final = 3
 """Exit code of a broker that lost its registration: part of its duties after a pause or a cut."""
 
+_FEW_COORDINATORS: Final = ("--offsets-topic-num-partitions", "3", "--transaction-state-log-num-partitions", "3")
 _RESTART_S: Final = 0.2
 _LOOK_S: Final = 0.1
 
@@ -190,7 +191,7 @@ class Processes:
         store = ("--store", self.store_url.replace(str(self._store_port), str(self._store_ports[node.name])))
         if node.plan.role == "broker":
             advertised = ("--advertised-listeners", f"127.0.0.1:{node.plan.port}")
-            return (*store, "--listeners", f"127.0.0.1:{node.port}", *advertised, "--offsets-topic-num-partitions", "3")
+            return (*store, "--listeners", f"127.0.0.1:{node.port}", *advertised, *_FEW_COORDINATORS)
         return (
             *store,
             *("--listeners", f"127.0.0.1:{node.port}"),

@@ -5,13 +5,20 @@ Invariants: the first violation is kept with its time, later ones are counted to
 
 import threading
 import time
+from bisect import bisect_right
 from collections import Counter
 from pathlib import Path
 from typing import Final
 
+from deploy.cluster.plan import SESSION_TIMEOUT_MS
+from tests.support.anomalies import Ack, Operation, Write
 from tests.support.history import History, Part
 
+LEASE_S: Final = SESSION_TIMEOUT_MS / 1_000
+"""A broker that no controller answers may serve for as long as its session lasts."""
 _VIOLATIONS_KEPT_MAX: Final = 50
+_ACKS_EVERY_S: Final = 0.05
+"""How often an acknowledged offset is kept, for each partition: enough to find reads that are stale by more."""
 
 
 class Record:
@@ -26,6 +33,9 @@ class Record:
         self._last_ack_at: dict[Part, float] = {}
         self._longest: dict[Part, tuple[float, float]] = {}
         self._acked_number: dict[tuple[bytes, Part], int] = {}
+        self._acks: dict[Part, list[tuple[float, int]]] = {}
+        self.operations: list[Operation] = []
+        """For `tests.support.anomalies`: transactions, what was polled of them, groups, and ends of logs."""
         self.faults: Counter[str] = Counter()
 
     def now(self) -> float:
@@ -61,6 +71,26 @@ class Record:
             identity = b"%b/%d/%d" % (producer, part[1], number)
             self.tell(f"ack {part[0]}-{part[1]} {offset} {identity.decode()}")
             self.history.acknowledged(part, offset, identity)
+            self._keep_ack(part, now, offset)
+
+    def _keep_ack(self, part: Part, now: float, offset: int) -> None:
+        acks = self._acks.setdefault(part, [])
+        if offset >= 0 and (not acks or (now - acks[-1][0] >= _ACKS_EVERY_S and offset > acks[-1][1])):
+            acks.append((now, offset))
+            self.operations.append(Ack(part, offset, now))
+
+    def acked_end(self, part: Part, at_s: float) -> int:
+        """The offset behind some record that was acknowledged at this time; 0: there was none."""
+        with self._lock:
+            acks = self._acks.get(part, [])
+            count = bisect_right(acks, (at_s, 0))
+            return acks[count - 1][1] + 1 if count else 0
+
+    def operate(self, operation: Operation) -> None:
+        """Once it has ended."""
+        with self._lock:
+            self.operations.append(operation)
+            self.tell(str(operation), now=isinstance(operation, Write))
 
     def acked_number(self, part: Part, producer: bytes) -> int:
         """The highest number that is acknowledged; -1: none."""

@@ -25,6 +25,7 @@ class Kind(StrEnum):
     PAUSE = "pause"
     TERMINATE = "terminate"
     CUT = "cut one way"
+    HOLD = "hold connections"
     ISOLATE = "isolate"
     RESET = "reset connections"
     SLOW_LINK = "slow link"
@@ -38,7 +39,7 @@ class Kind(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Fault:
-    """whom: names of nodes; of a cut (from, to). after_s: since the wave began. chance: of each request, for store faults.
+    """whom: names of nodes; of a cut or hold (from, to). after_s: since the wave began. chance: of each request, for store faults.
 
     late: what was held back arrives at the end of the fault, instead of being lost with its connection.
     """
@@ -52,7 +53,7 @@ class Fault:
     late: bool = False
 
     def __str__(self) -> str:
-        whom = " to ".join(self.whom) if self.kind is Kind.CUT else ", ".join(self.whom)
+        whom = " to ".join(self.whom) if self.kind in (Kind.CUT, Kind.HOLD) else ", ".join(self.whom)
         more = [f"{self.chance:.0%} of requests"] if self.chance < 1 else []
         more += [f"{self.delay_ms:.0f} ms"] if self.delay_ms else []
         more += ["arrives late"] if self.late else []
@@ -136,16 +137,33 @@ def _cut(draft: _Draft) -> None:
         (rng.choice(BROKERS), draft.some_controller()),
         tuple(rng.sample(CONTROLLERS, 2)),
         (CLIENTS, rng.choice(BROKERS)),
-    ][rng.choices((0, 1, 2), (4, 3, 3))[0]]
+        tuple(rng.sample(BROKERS, 2)),
+    ][rng.choices((0, 1, 2, 3), (4, 3, 3, 2))[0]]
     ends = pair if rng.random() < 0.5 else (pair[1], pair[0])
     draft.faults.append(Fault(Kind.CUT, ends, draft.begin_s(), rng.uniform(1.0, 8.0), late=rng.random() < 0.5))
 
 
+def _hold(draft: _Draft) -> None:
+    """Longer than a coordinator waits for an answer about markers (5 s): it sends them again, on a newer connection.
+
+    Not between clients and brokers: a late Produce or EndTxn of an older connection may do harm, as in Kafka before KIP-890.
+    """
+    rng = draft.rng
+    pair = [
+        tuple(rng.sample(BROKERS, 2)),
+        (rng.choice(BROKERS), draft.some_controller()),
+        tuple(rng.sample(CONTROLLERS, 2)),
+    ][rng.choices((0, 1, 2), (7, 2, 2))[0]]
+    ends = pair if rng.random() < 0.5 else (pair[1], pair[0])
+    draft.faults.append(Fault(Kind.HOLD, ends, draft.begin_s(), rng.uniform(6.0, 10.0), late=True))
+
+
 def _isolate(draft: _Draft) -> None:
-    """From all controllers, both ways; the store and clients stay."""
+    """From all controllers, both ways; the store and clients stay. Some last longer than a session (3 s), a move and a lease (3 s)."""
     rng = draft.rng
     whom = draft.some_controller() if rng.random() < 0.5 else rng.choice(BROKERS)
-    draft.faults.append(Fault(Kind.ISOLATE, (whom,), draft.begin_s(), rng.uniform(1.0, 8.0), late=rng.random() < 0.5))
+    for_s = rng.choice((rng.uniform(1.0, 8.0), rng.uniform(8.0, 12.0)))
+    draft.faults.append(Fault(Kind.ISOLATE, (whom,), draft.begin_s(), for_s, late=rng.random() < 0.5))
 
 
 def _reset(draft: _Draft) -> None:
@@ -178,5 +196,5 @@ def _store(draft: _Draft) -> None:
     )
 
 
-_MAKERS: Final[tuple[Callable[[_Draft], None], ...]] = (_kill, _pause, _terminate, _cut, _isolate, _reset, _slow_link, _store)
-_WEIGHTS: Final = (6, 5, 2, 4, 2, 2, 1, 7)
+_MAKERS: Final[tuple[Callable[[_Draft], None], ...]] = (_kill, _pause, _terminate, _cut, _hold, _isolate, _reset, _slow_link, _store)
+_WEIGHTS: Final = (6, 5, 2, 4, 5, 2, 2, 1, 7)

@@ -27,12 +27,14 @@ from stream.keys import parse_wal_key
 from tests.chaos.moves import still_moving
 from tests.chaos.patience import Patience
 from tests.chaos.processes import READ_GRACE_MS, Processes
-from tests.chaos.record import Record
+from tests.chaos.record import LEASE_S, Record
+from tests.support.anomalies import ANOMALIES, find_anomalies
 from tests.support.history import Part, missing_objects, orphaned_objects
 
 ORPHAN_DEADLINE_S: Final = 60.0
 MOVES_DEADLINE_S: Final = 45.0
 LEADERS_DEADLINE_S: Final = 30.0
+_SHOWN_EACH_MAX: Final = 3
 _DELETE_MS: Final = 30_000
 """What the janitor may need for an object whose grace is over."""
 
@@ -54,6 +56,15 @@ async def check_end(processes: Processes, record: Record, parts: list[Part]) -> 
         await follower.stop()
         await client.close()
         await store.close()
+
+
+def check_operations(record: Record, output_ends: dict[Part, int]) -> None:
+    """Transactions, groups and ends of logs, for what `tests.support.anomalies` finds. output_ends: read to there with read_committed."""
+    anomalies = find_anomalies(record.operations, LEASE_S, output_ends)
+    for name in ANOMALIES:
+        found = [anomaly for anomaly in anomalies if anomaly.name == name]
+        for number, anomaly in enumerate(found[:_SHOWN_EACH_MAX], 1):
+            record.violate(f"{anomaly.name} ({number} of {len(found)}): {anomaly.text}")
 
 
 async def until(problem: Callable[[], Awaitable[str]], timeout_s: float, record: Record) -> None:
@@ -130,9 +141,8 @@ def _orphans(image: MetadataImage, keys: set[str]) -> list[str]:
 
 
 def _has_time_left(state: ObjectState, now_ms: int) -> bool:
-    """It is being written, or its read grace is not long over."""
-    until_ms = state.since_ms + (0 if state.phase == ObjectPhase.PREPARED else READ_GRACE_MS + _DELETE_MS)
-    return now_ms < until_ms
+    """It is being written, or its read grace is not long over. The active controller measures by its own clock how long it is prepared."""
+    return state.phase == ObjectPhase.PREPARED or now_ms < state.since_ms + READ_GRACE_MS + _DELETE_MS
 
 
 def trouble_in_logs(directory: Path) -> list[str]:

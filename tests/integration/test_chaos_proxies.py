@@ -1,6 +1,9 @@
 """The faults of `make chaos` are what they say: a chaos that does nothing would find nothing."""
 
 import asyncio
+import os
+import socket
+import sys
 from collections.abc import AsyncIterator, Callable
 from random import Random
 
@@ -23,6 +26,7 @@ class Server:
     def __init__(self, answer: Callable[[bytes], bytes] = lambda _: b"") -> None:
         self.received = b""
         self.writer: asyncio.StreamWriter | None = None
+        self._writers: list[asyncio.StreamWriter] = []
         self._answer = answer
 
     async def start(self) -> int:
@@ -31,6 +35,7 @@ class Server:
 
     async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         self.writer = writer
+        self._writers.append(writer)
         try:
             while data := await reader.read(4096):
                 self.received += data
@@ -42,8 +47,8 @@ class Server:
 
     def stop(self) -> None:
         self._server.close()
-        if self.writer is not None:
-            self.writer.close()
+        for writer in self._writers:
+            writer.close()
 
 
 class Linked:
@@ -90,6 +95,65 @@ async def test_what_a_cut_held_back_is_lost_with_its_connection(linked: Linked) 
     with pytest.raises(ConnectionResetError):
         await linked.reader.readexactly(1)
     assert linked.server.received == b"first"
+
+
+async def test_what_a_hold_held_back_arrives_behind_a_newer_connection(linked: Linked) -> None:
+    hold = linked.network.hold(CLIENTS, NODE)
+    linked.writer.write(b" held")
+    _, newer = await asyncio.open_connection("127.0.0.1", linked.port)
+    newer.write(b" newer")
+    await until(lambda: linked.server.received == b"first newer")
+    linked.writer.close()
+    linked.network.release(hold)
+    await until(lambda: linked.server.received == b"first newer held")
+    assert linked.network.late_count == 1
+    newer.close()
+
+
+async def test_a_hold_without_a_connection_waits_for_the_next(linked: Linked) -> None:
+    linked.network.reset_node(NODE)
+    with pytest.raises(ConnectionResetError):
+        await linked.reader.readexactly(1)
+    hold = linked.network.hold(CLIENTS, NODE)
+    assert not hold.connections
+    writers: list[asyncio.StreamWriter] = []
+    for data in (b" held", b" newer"):
+        _, writer = await asyncio.open_connection("127.0.0.1", linked.port)
+        writers.append(writer)
+        await until(lambda: len(hold.connections) == 1)
+        writer.write(data)
+    await until(lambda: linked.server.received == b"first newer")
+    linked.network.release(hold)
+    await until(lambda: linked.server.received == b"first newer held")
+    for writer in writers:
+        writer.close()
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="/proc tells who dialled")
+@pytest.mark.parametrize(("family", "host"), [(socket.AF_INET, "127.0.0.1"), (socket.AF_INET6, "::ffff:127.0.0.1")])
+async def test_a_node_that_dials_another_is_told_from_clients(family: socket.AddressFamily, host: str) -> None:
+    """As brokers dial each other and, with sockets of IPv6, gRPC dials controllers: this process is the dialling one."""
+    server, port = Server(), free_port()
+    network = Network(lambda: {NODE: None, "broker 1": os.getpid()})
+    network.add(NODE, port, await server.start())
+    await network.node_runs(NODE)
+    dialling = socket.socket(family)
+    dialling.setblocking(False)
+    await asyncio.get_running_loop().sock_connect(dialling, (host, port))
+    _, writer = await asyncio.open_connection(sock=dialling)
+    network.cut(CLIENTS, NODE)
+    writer.write(b"first")
+    await until(lambda: server.received == b"first")
+    network.cut("broker 1", NODE)
+    writer.write(b" second")
+    hold = network.hold(CLIENTS, NODE)
+    network.release(hold)
+    assert (server.received, network.connection_counts["broker", "broker"]) == (b"first", 1)
+    network.heal("broker 1", NODE, late=True)
+    await until(lambda: server.received == b"first second")
+    writer.close()
+    server.stop()
+    await network.close()
 
 
 async def test_a_node_that_does_not_run_refuses(linked: Linked) -> None:

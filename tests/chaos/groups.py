@@ -1,0 +1,176 @@
+"""A consumer group with plain commits, and somebody who asks for the offsets of groups all the time.
+
+Invariants: a group delivers each record at least once and never moves past one; between two assignments a member meets every offset, one
+after the other; each acknowledged commit, each answer of a coordinator and each place where a member begins is written down.
+"""
+
+from random import Random
+from typing import Any, Final
+
+from confluent_kafka import Consumer, KafkaException, TopicPartition
+
+from tests.chaos.clients import IMPATIENT, READING, Client, is_passing, seen
+from tests.chaos.record import Record
+from tests.support.anomalies import Commit, Committed, Outcome
+from tests.support.history import Part
+
+GROUP: Final = "chaos"
+_ASK_S: Final = 5.0
+_COMMIT_EVERY_S: Final = 1.0
+
+
+class GroupMembers(Client):
+    """Members of one group, by turns in this thread. Now and then one leaves and another joins."""
+
+    def __init__(self, bootstrap: str, topic: str, parts: list[Part], record: Record, rng: Random) -> None:
+        super().__init__("group", record)
+        self._servers = bootstrap
+        self._topic = topic
+        self._rng = rng
+        self.frontiers: dict[Part, int] = dict.fromkeys(parts, 0)
+        """Everything below was given to some member."""
+        self.rebalance_count = 0
+        """Assignments of a member."""
+        self.commit_count = 0
+        """Acknowledged, of one partition each."""
+
+    def work(self) -> None:
+        members = [self._join(), self._join()]
+        turns = 0
+        while not self.ending.is_set():
+            turns += 1
+            for member in members:
+                member.poll()
+            if turns % 100 == 0 and self._rng.random() < 0.3:
+                members.pop(0).close()
+                members.append(self._join())
+        for member in members:
+            member.close()
+
+    def _join(self) -> "_Member":
+        settings = {**IMPATIENT, **READING, "bootstrap.servers": self._servers}
+        return _Member(self, settings, self._topic)
+
+    def given(self, part: Part, offset: int, identity: bytes) -> None:
+        if offset > self.frontiers[part]:
+            self.record.violate(
+                f"poll-skip: the group is given {part} offset {offset}, {self.frontiers[part]} was never given to any member"
+            )
+        self.frontiers[part] = max(self.frontiers[part], offset + 1)
+        self.record.read("group", part, offset, identity)
+
+
+class _Member:
+    def __init__(self, group: GroupMembers, settings: dict[str, Any], topic: str) -> None:
+        self._group = group
+        self._record = group.record
+        self._assigned_s: dict[Part, float] = {}
+        """When each partition came whose first record is yet to come."""
+        self._next: dict[Part, int] = {}
+        self._committed: dict[Part, int] = {}
+        self._commit_at = 0.0
+        self._consumer = Consumer(
+            {
+                **settings,
+                "group.id": GROUP,
+                "auto.offset.reset": "earliest",
+                "enable.auto.commit": False,
+                "session.timeout.ms": 6_000,
+                "heartbeat.interval.ms": 1_000,
+            }
+        )
+        self._consumer.subscribe([topic], on_assign=self._on_assign, on_revoke=self._on_revoke)
+
+    def close(self) -> None:
+        self._commit()
+        self._consumer.close()
+
+    def poll(self) -> None:
+        """One message at a time: what came before a rebalance must not be taken for what came behind it. Then a commit if it is due."""
+        for number in range(100):
+            message = self._consumer.poll(0 if number else 0.1)
+            if message is None:
+                break
+            self._take(message)
+        if self._record.now() >= self._commit_at:
+            self._commit_at = self._record.now() + _COMMIT_EVERY_S
+            self._commit()
+
+    def _take(self, message: Any) -> None:
+        if is_passing(message.error()):
+            return
+        if message.error() is not None:
+            self._record.violate(f"a member of the group: {message.error()}")
+            return
+        part, offset, identity = seen(message)
+        wanted = self._next.get(part, offset)
+        if offset != wanted:
+            name = "poll-skip" if offset > wanted else "nonmonotonic-poll"
+            self._record.violate(f"{name}: a member of the group is given {part} offset {offset}, {wanted} was next")
+        self._next[part] = offset + 1
+        assigned_s = self._assigned_s.pop(part, None)
+        if assigned_s is not None:
+            self._record.operate(Committed(GROUP, part, offset, assigned_s, self._record.now()))
+        self._group.given(part, offset, identity)
+
+    def _on_assign(self, _: Consumer, parts: list[TopicPartition]) -> None:
+        self._group.rebalance_count += 1
+        now = self._record.now()
+        self._next, self._committed = {}, {}
+        self._assigned_s = {(part.topic, part.partition): now for part in parts}
+        self._record.tell(f"a member of the group is assigned {sorted(part.partition for part in parts)}")
+
+    def _on_revoke(self, _: Consumer, __: list[TopicPartition]) -> None:
+        self._commit()
+        self._next, self._committed, self._assigned_s = {}, {}, {}
+
+    def _commit(self) -> None:
+        """One at a time: the library repeats those that wait for each other in any order."""
+        wanted = {part: offset for part, offset in self._next.items() if self._committed.get(part) != offset}
+        if not wanted:
+            return
+        began_s = self._record.now()
+        try:
+            answer = self._consumer.commit(offsets=[TopicPartition(*part, offset) for part, offset in wanted.items()], asynchronous=False)
+        except KafkaException as error:
+            self._record.tell(f"a member of the group can not commit: {error}")
+            answer = None
+        acknowledged = {(part.topic, part.partition) for part in answer or () if part.error is None}
+        for part, offset in wanted.items():
+            outcome = Outcome.OK if part in acknowledged else Outcome.INFO
+            self._group.commit_count += outcome is Outcome.OK
+            self._record.operate(Commit(GROUP, part, offset, outcome, began_s, self._record.now()))
+            if outcome is Outcome.OK:
+                self._committed[part] = offset
+
+
+class OffsetAsker(Client):
+    """Asks coordinators for the offsets of groups, without being a member. answer_count: offsets that were told."""
+
+    def __init__(self, bootstrap: str, parts: list[Part], record: Record, groups: tuple[str, ...]) -> None:
+        super().__init__("offsets of groups", record)
+        self._servers = bootstrap
+        self._parts = parts
+        self._groups = groups
+        self.answer_count = 0
+
+    def work(self) -> None:
+        consumers = {group: Consumer({**IMPATIENT, "bootstrap.servers": self._servers, "group.id": group}) for group in self._groups}
+        while not self.ending.wait(0.3):
+            for group, consumer in consumers.items():
+                self.answer_count += ask_offsets(consumer, group, self._parts, self.record)
+        for consumer in consumers.values():
+            consumer.close()
+
+
+def ask_offsets(consumer: Consumer, group: str, parts: list[Part], record: Record) -> int:
+    """Of one group: written down, and how many there were; 0 if the coordinator can not say now."""
+    began_s = record.now()
+    try:
+        answer = consumer.committed([TopicPartition(*part) for part in parts], timeout=_ASK_S)
+    except KafkaException:
+        return 0
+    told = [part for part in answer if part.error is None]
+    for part in told:
+        record.operate(Committed(group, (part.topic, part.partition), max(part.offset, -1), began_s, record.now()))
+    return len(told)

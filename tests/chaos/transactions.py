@@ -1,0 +1,330 @@
+"""Transactional clients: each keeps one `transactional.id`, and one producer as long as nothing fatal happens to it, for the whole run.
+
+A `TransactionSender` has a transaction open nearly all the time, some for longer than links time out. A `Transformer` consumes in a group,
+produces and commits its offsets with the transaction; now and then it leaves the group and joins again, with the same producer.
+Invariants: each transaction is written down once, with what is known about its outcome: ok and fail are what the client library promises,
+everything else is info. A client that loses its producer goes on with a new one.
+"""
+
+from collections import Counter
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from math import inf
+from random import Random
+from typing import Any, Final
+
+from confluent_kafka import OFFSET_BEGINNING, Consumer, KafkaError, KafkaException, Producer, TopicPartition
+
+from tests.chaos.clients import IMPATIENT, READING, Client, is_passing
+from tests.chaos.record import Record as ChaosRecord
+from tests.support.anomalies import UNKNOWN, Assign, Consumed, Outcome, Poll, Record, Write
+from tests.support.history import Part
+
+_CALL_S: Final = 10.0
+"""For one call of the client library; what it had no time for is called again."""
+_TRANSACTION_TIMEOUT_MS: Final = 120_000
+_ABORTED_SHARE: Final = 0.4
+_INPUT_COUNT_MAX: Final = 300
+_POLL_S: Final = 0.3
+TRANSFORM_GROUP: Final = "chaos-transform"
+
+
+@dataclass(slots=True)
+class Transaction:
+    """One that is under way."""
+
+    number: int
+    began_s: float
+    sends: list[tuple[Part, bytes]] = field(default_factory=list)
+    offsets: dict[bytes, int] = field(default_factory=dict)
+    consumed: tuple[Consumed, ...] = ()
+    commit_began_s: float = inf
+
+
+class TransactionalClient(Client):
+    """outputs: partitions that it writes to. finished: transactions by outcome. producer_count: 1 if none was lost."""
+
+    def __init__(self, bootstrap: str, outputs: list[Part], record: ChaosRecord, name: str, rng: Random) -> None:
+        super().__init__(f"transactions {name}", record)
+        self.label = name
+        self.outputs = outputs
+        self.rng = rng
+        self.finished: Counter[Outcome] = Counter()
+        self.producer_count = 0
+        self.settled_s = -1.0
+        """When the last transaction began that the client knows to be over."""
+        self._number = 0
+        self._producer: Producer | None = None
+        self._settings: dict[str, Any] = {
+            **IMPATIENT,
+            "bootstrap.servers": bootstrap,
+            "client.id": f"chaos-{name}",
+            "transactional.id": f"chaos-{name}",
+            "transaction.timeout.ms": _TRANSACTION_TIMEOUT_MS,
+            "message.timeout.ms": _TRANSACTION_TIMEOUT_MS,
+            "request.timeout.ms": 4_000,
+            "linger.ms": 5,
+        }
+
+    def prepare(self) -> tuple[Consumed, ...] | None:
+        """What the next transaction consumes. None: there is nothing to do yet."""
+        return ()
+
+    def fill(self, transaction: Transaction) -> None:
+        """Produce its records."""
+        raise AssertionError("a client says what its transactions hold")
+
+    def add_offsets(self, producer: Producer, transaction: Transaction) -> None:
+        """Before it is committed, if it consumed anything."""
+
+    def over(self, transaction: Transaction, outcome: Outcome) -> None:
+        """It has ended."""
+
+    def work(self) -> None:
+        while not self.ending.is_set():
+            producer = self._producer or self._begin_anew()
+            if producer is None:
+                continue
+            self._producer = producer
+            consumed = self.prepare()
+            if consumed is not None:
+                self._transact(producer, consumed)
+
+    def produce(self, transaction: Transaction, part: Part, more: bytes = b"") -> None:
+        producer = self._producer
+        assert producer is not None, "a transaction has a producer"
+        value = b"%s/%d/%d" % (self.label.encode(), transaction.number, len(transaction.sends))
+        transaction.sends.append((part, value))
+
+        def delivered(error: KafkaError | None, message: Any) -> None:
+            if error is None and message.offset() is not None and message.offset() >= 0:
+                transaction.offsets[value] = message.offset()
+
+        producer.produce(part[0], value + b" " + more, partition=part[1], on_delivery=delivered)
+        producer.poll(0)
+
+    def pause(self, seconds: float) -> None:
+        """With the transaction open; its deliveries are served."""
+        assert self._producer is not None
+        until = self.record.now() + seconds
+        while (left_s := until - self.record.now()) > 0 and not self.ending.is_set():
+            self._producer.poll(min(left_s, 0.1))
+
+    def _begin_anew(self) -> Producer | None:
+        """A producer that has ended what the one before left open. None: this is over."""
+        producer = Producer(self._settings)
+        self.producer_count += 1
+        try:
+            self._again(lambda: producer.init_transactions(_CALL_S))
+        except KafkaException as error:
+            self.record.tell(f"{self.name} can not begin: {error}")
+            self.ending.wait(0.5)
+            return None
+        return producer
+
+    def _transact(self, producer: Producer, consumed: tuple[Consumed, ...]) -> None:
+        self._number += 1
+        transaction = Transaction(self._number, self.record.now(), consumed=consumed)
+        wants_commit = self.rng.random() >= _ABORTED_SHARE
+        try:
+            producer.begin_transaction()
+            self.fill(transaction)
+            outcome = self._finish(producer, transaction, wants_commit=wants_commit)
+        except KafkaException as error:
+            self.record.tell(f"{self.name} number {transaction.number}: {error}")
+            outcome = self._give_up(producer, transaction, error.args[0])
+        self.finished[outcome] += 1
+        if outcome is not Outcome.INFO:
+            self.settled_s = transaction.began_s
+        sends = tuple(Record(part, transaction.offsets.get(value, UNKNOWN), value) for part, value in transaction.sends)
+        self.record.operate(
+            Write(
+                self.name,
+                outcome,
+                transaction.began_s,
+                self.record.now(),
+                sends,
+                transaction.commit_began_s,
+                group=TRANSFORM_GROUP if consumed else "",
+                consumed=consumed,
+            )
+        )
+        self.over(transaction, outcome)
+
+    def _finish(self, producer: Producer, transaction: Transaction, *, wants_commit: bool) -> Outcome:
+        while producer.flush(1.0):
+            pass
+        if not wants_commit:
+            self._again(lambda: producer.abort_transaction(_CALL_S))
+            return Outcome.FAIL
+        if transaction.consumed:
+            self._again(lambda: self.add_offsets(producer, transaction))
+        transaction.commit_began_s = self.record.now()
+        self._again(lambda: producer.commit_transaction(_CALL_S))
+        return Outcome.OK
+
+    def _give_up(self, producer: Producer, transaction: Transaction, error: KafkaError) -> Outcome:
+        """Abort it if the library asks for that: then it is aborted for sure. After a fatal error only the cluster knows."""
+        if error.txn_requires_abort():
+            try:
+                self._again(lambda: producer.abort_transaction(_CALL_S))
+            except KafkaException as failed:
+                self.record.tell(f"{self.name} number {transaction.number} is not aborted: {failed}")
+            else:
+                return Outcome.FAIL
+        self._producer = None
+        return Outcome.FAIL if transaction.commit_began_s == inf else Outcome.INFO
+
+    @staticmethod
+    def _again(call: Callable[[], object]) -> None:
+        """Until it has an answer. Raises KafkaException."""
+        while True:
+            try:
+                call()
+            except KafkaException as error:
+                if not error.args[0].retriable():
+                    raise
+            else:
+                return
+
+
+class TransactionSender(TransactionalClient):
+    """Records into some of its partitions, a few at a time, then a commit or an abort."""
+
+    def fill(self, transaction: Transaction) -> None:
+        """Many last as long as a few requests, some longer than the 5 s after which brokers give up a connection."""
+        lasts_s = self.rng.choices((0.05, 0.5, 2.0, 6.0), (4, 3, 3, 1))[0]
+        every_s = self.rng.choice((0.2, lasts_s))
+        until = self.record.now() + lasts_s
+        parts = self.rng.sample(self.outputs, self.rng.randint(2, len(self.outputs)))
+        for part in parts:
+            self.produce(transaction, part)
+        while self.record.now() < until and not self.ending.is_set():
+            self.pause(min(every_s, lasts_s))
+            self.produce(transaction, self.rng.choice(parts))
+
+
+class Transformer(TransactionalClient):
+    """One output for each partition of the input that it got something from: which offsets it got."""
+
+    def __init__(self, bootstrap: str, topic: str, outputs: list[Part], record: ChaosRecord, name: str, rng: Random) -> None:
+        super().__init__(bootstrap, outputs, record, name, rng)
+        self._topic = topic
+        self._consumer_settings: dict[str, Any] = {
+            **IMPATIENT,
+            **READING,
+            "bootstrap.servers": bootstrap,
+            "client.id": f"chaos-{name}",
+            "group.id": TRANSFORM_GROUP,
+            "enable.auto.commit": False,
+            "isolation.level": "read_committed",
+            "auto.offset.reset": "earliest",
+            "session.timeout.ms": 6_000,
+            "heartbeat.interval.ms": 1_000,
+        }
+        self._consumer: Consumer | None = None
+        self._polled: dict[Part, list[int]] = {}
+        self._leave_at = 0.0
+        self.rebalance_count = 0
+
+    def prepare(self) -> tuple[Consumed, ...] | None:
+        """What a rebalance takes away while it is polled belongs to another member, or comes again from the group's offset."""
+        consumer = self._consumer or self._join()
+        until = self.record.now() + _POLL_S
+        while self.record.now() < until and sum(map(len, self._polled.values())) < _INPUT_COUNT_MAX:
+            message = consumer.poll(_POLL_S / 3)
+            if message is None or is_passing(message.error()):
+                continue
+            if message.error() is not None:
+                self.record.violate(f"{self.name}: {message.error()}")
+                continue
+            self._polled.setdefault((message.topic(), message.partition()), []).append(message.offset())
+        if self.record.now() > self._leave_at:
+            self._leave()
+            return None
+        polled, self._polled = self._polled, {}
+        for part, offsets in polled.items():
+            if offsets != list(range(offsets[0], offsets[-1] + 1)):
+                self.record.violate(f"int-poll-skip: {self.name} polled {part} offsets {offsets}")
+        return tuple(Consumed(part, offsets[0], offsets[-1] + 1) for part, offsets in polled.items()) or None
+
+    def fill(self, transaction: Transaction) -> None:
+        for consumed in transaction.consumed:
+            text = f"{consumed.part[0]}-{consumed.part[1]} [{consumed.first}, {consumed.end})"
+            self.produce(transaction, self.rng.choice(self.outputs), text.encode())
+
+    def add_offsets(self, producer: Producer, transaction: Transaction) -> None:
+        assert self._consumer is not None, "what is consumed has a consumer"
+        offsets = [TopicPartition(*consumed.part, consumed.end) for consumed in transaction.consumed]
+        producer.send_offsets_to_transaction(offsets, self._consumer.consumer_group_metadata(), _CALL_S)
+
+    def over(self, transaction: Transaction, outcome: Outcome) -> None:
+        """What was not committed is consumed anew: what was aborted from its first offset, else from where the group is."""
+        if outcome is Outcome.OK:
+            return
+        assert self._consumer is not None, "what is consumed has a consumer"
+        try:
+            if outcome is Outcome.INFO:
+                self._leave()
+            for consumed in transaction.consumed if self._consumer is not None else ():
+                self._consumer.seek(TopicPartition(*consumed.part, consumed.first))
+        except KafkaException as error:  # a rebalance took the partition away
+            self.record.tell(f"{self.name} can not seek: {error}")
+            self._leave()
+
+    def work(self) -> None:
+        super().work()
+        self._leave()
+
+    def _join(self) -> Consumer:
+        def assigned(_: Consumer, parts: list[TopicPartition]) -> None:
+            self.rebalance_count += 1
+            self.record.tell(f"{self.name} is assigned {[part.partition for part in parts]}")
+
+        def revoked(_: Consumer, __: list[TopicPartition]) -> None:
+            self._polled = {}
+
+        self._consumer = Consumer(self._consumer_settings)
+        self._consumer.subscribe([self._topic], on_assign=assigned, on_revoke=revoked)
+        self._leave_at = self.record.now() + self.rng.uniform(5.0, 40.0)
+        return self._consumer
+
+    def _leave(self) -> None:
+        consumer, self._consumer, self._polled = self._consumer, None, {}
+        if consumer is not None:
+            consumer.close()
+
+
+class CommittedReader(Client):
+    """Polls partitions with read_committed from their beginning. polled_count: values."""
+
+    def __init__(self, bootstrap: str, parts: list[Part], record: ChaosRecord, name: str) -> None:
+        super().__init__(f"committed {name}", record)
+        self.ends: dict[Part, int] = {}
+        """Where the log was found to end, up to the last stable offset."""
+        self.polled_count = 0
+        settings = {**IMPATIENT, **READING, "bootstrap.servers": bootstrap, "group.id": "none", "enable.auto.commit": False}
+        settings |= {"isolation.level": "read_committed", "enable.partition.eof": True, "auto.offset.reset": "error"}
+        self._consumer = Consumer(settings)
+        self._consumer.assign([TopicPartition(*part, OFFSET_BEGINNING) for part in parts])
+        record.operate(Assign(self.name, tuple((part, 0) for part in parts)))
+
+    def work(self) -> None:
+        while not self.ending.is_set():
+            began_s = self.record.now()
+            messages = self._consumer.consume(200, 0.2)
+            ended_s = self.record.now()
+            records: list[Record] = []
+            for message in messages:
+                error = message.error()
+                part: Part = (message.topic() or "", message.partition() or 0)
+                if error is None:
+                    records.append(Record(part, message.offset() or 0, (message.value() or b"").partition(b" ")[0]))
+                elif error.code() == KafkaError._PARTITION_EOF:
+                    self.ends[part] = message.offset() or 0
+                elif not is_passing(error):
+                    self.record.violate(f"{self.name}: {error}")
+            if records:
+                self.polled_count += len(records)
+                self.record.operate(Poll(self.name, began_s, ended_s, tuple(records)))
+        self._consumer.close()
