@@ -77,15 +77,20 @@ class _Cursor:
         self.bad_slots = [slot for slot in self.bad_slots if slot.sequence >= sequence]
         self._next = max(self._next, sequence)
 
-    async def advance(self) -> None:
-        """Read to the first hole or fence, or for WALK_S_MAX. Raises ObjectStoreError; what was known before is then still known."""
+    async def advance(self) -> bool:
+        """Read to the first hole or fence, or for WALK_S_MAX. Return whether there are bad slots that the walk before did not find.
+
+        Raises ObjectStoreError; what was known before is then still known.
+        """
         before = (deque(self.slots), list(self.bad_slots), self._next) if self.bad_slots else None
+        known = {slot.sequence for slot in self.bad_slots}
         try:
             await self._advance()
         except BaseException:
             if before is not None:
                 self.slots, self.bad_slots, self._next = before
             raise
+        return any(slot.sequence not in known for slot in self.bad_slots)
 
     async def _advance(self) -> None:
         self._go_back()
@@ -133,6 +138,11 @@ class _Cursor:
         known = (slot.sequence for slot in self.slots if (part := slot.ranges.get(stream_id)) is not None and part.end_offset <= end)
         proved = max(known, default=-1)
         return next((slot for slot in self.bad_slots if slot.sequence > proved), None)
+
+    def has_gap_behind(self, stream_id: StreamId, end: int) -> bool:
+        """Return whether a slot holds records of the stream behind `end` that do not continue it."""
+        parts = (slot.ranges.get(stream_id) for slot in self.slots)
+        return any(part is not None and part.start_offset > end for part in parts)
 
     def _go_back(self) -> None:
         """A bad slot may have been restored: read on from there."""
@@ -192,21 +202,23 @@ class WalTails:
             cursor.forget_below(wal.first_slot)
             self._cursors[wal.writer] = cursor
 
-    async def advance(self) -> None:
-        """Read what is new in each of them, all at once."""
+    async def advance(self) -> bool:
+        """Read what is new in each of them, all at once. Return whether a bad slot was found that was not known."""
         results = await asyncio.gather(*(cursor.advance() for cursor in self._cursors.values()), return_exceptions=True)
         for result in results:
-            if result is not None:
+            if isinstance(result, BaseException):
                 raise result
+        return any(results)
 
     def doubt_of(self, leader: int, stream_id: StreamId, end: int) -> BadSlot | None:
         """A bad slot that may hold records of this data stream, which is known without a gap up to `end`; None: there is none.
 
-        leader: of the partition, -1: nobody. What one broker has not committed lies in a WAL of that broker, for a partition changes its
-        leader only when everything is committed.
+        leader: of the partition, by a root that is newer than the bad slot; -1: nobody. What one broker has not committed lies in a WAL of
+        that broker, for a partition changes its leader only when everything is committed. Records behind a gap name their WAL.
         """
         for writer, cursor in self._cursors.items():
-            if leader in (-1, writer.node_id) and (bad := cursor.bad_slot_of(stream_id, end)) is not None:
+            bad = cursor.bad_slot_of(stream_id, end)
+            if bad is not None and (leader in (-1, writer.node_id) or cursor.has_gap_behind(stream_id, end)):
                 return bad
         return None
 

@@ -53,6 +53,10 @@ PROBE_S = 60.0
 """Within this time since the newest version was known for sure, its successor cannot have been published and deleted again
 (`manifest_grace_ms` is longer): one GET of the next key tells whether there is a newer one. Afterwards a LIST does."""
 
+LEADERS_LAG_S = 3.0
+"""How long a manifest may lack a change of leader: `manifest.interval.ms` is 1 s, and a publication takes its time. Waited for only when a
+lost or damaged slot is found."""
+
 _PROBES_MAX = 3
 _TRIES_MAX = 3
 PAGE_CACHE_ENTRIES_MAX = 300_000
@@ -197,7 +201,7 @@ class ClusterView:
     async def _refresh(self) -> ManifestRoot:
         now = asyncio.get_running_loop().time
         took_s, grace_s = 0.0, 0.0
-        for _ in range(_TRIES_MAX):
+        for tries_left in reversed(range(_TRIES_MAX)):
             began = now()
             root = await self._newest()
             self._root = root
@@ -206,11 +210,15 @@ class ClusterView:
             self._tails.follow(root.wals)
             wanted = {ref for topic in root.topics for ref in topic.shards}
             self._shards = {ref: shard for ref, shard in self._shards.items() if ref in wanted}
-            await self._tails.advance()
+            found_bad_slots = await self._tails.advance()
             # What was committed later may be gone a grace after a newer root showed it: a slot that was free may have been taken before.
             took_s, grace_s = now() - began, root.wal_grace_ms / 1_000
-            if took_s <= grace_s or (await self._newest()).version == root.version:
+            is_whole = took_s <= grace_s or (await self._newest()).version == root.version
+            if is_whole and not (found_bad_slots and tries_left):
                 return root
+            if found_bad_slots:
+                # Whom a bad slot concerns depends on who led when it was written, which this root may not say yet.
+                await asyncio.sleep(LEADERS_LAG_S)
         raise WalksTooSlow(took_s, grace_s)
 
     async def _newest(self) -> ManifestRoot:

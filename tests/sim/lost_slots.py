@@ -195,9 +195,15 @@ class TailReader:
                     self._world.fail(f"a reader takes a slot for lost that is not: {error}")
                 return
             state = states[part[1]]
-            acked, committed, running = due[part]
-            # A manifest that is older than what is looked for may lack a WAL, or the end of one.
-            if is_due and state.end_offset < acked and state.committed_end >= committed and wals >= running:
+            acked, committed, running, leader = due[part]
+            # A manifest that is older than what is looked for may lack a WAL, the end of one, or who leads now.
+            if (
+                is_due
+                and state.leader in (-1, leader)
+                and state.end_offset < acked
+                and state.committed_end >= committed
+                and wals >= running
+            ):
                 self._world.fail(f"{part}: a reader ends at {state.end_offset} without an error, {acked} was acknowledged before")
             if state.end_offset < self._ends.get(part, 0):
                 self._world.fail(f"{part}: the end of a reader goes from {self._ends[part]} back to {state.end_offset}")
@@ -206,15 +212,16 @@ class TailReader:
                 batches = await self._read(part, state.log_start, state.end_offset)
                 self._world.checker.fetched(part, state.end_offset, state.log_start, batches)
 
-    def _due(self, part: Part) -> tuple[int, int, set[WalIdentity]]:
-        """What is acknowledged, what is committed and which WALs run, now."""
+    def _due(self, part: Part) -> tuple[int, int, set[WalIdentity], int]:
+        """What is acknowledged, what is committed, which WALs run, and who leads, now."""
         image = self._world.metadata.image
         topic = image.topics.by_name(part[0])
         if topic is None:
-            return 0, 0, set()
-        committed = image.streams.known(topic.partitions[part[1]].data_stream_id).end_offset
+            return 0, 0, set(), -1
+        partition = topic.partitions[part[1]]
+        committed = image.streams.known(partition.data_stream_id).end_offset
         acked = max(self._world.checker.acked(part).values(), default=-1) + 1
-        return acked, committed, {wal.writer for wal in image.nodes.running_wals()}
+        return acked, committed, {wal.writer for wal in image.nodes.running_wals()}, partition.leader
 
     async def _read(self, part: Part, start: int, end: int) -> list[list[Record]]:
         objects = ObjectReader(self._store, BlockCache(1))

@@ -2,9 +2,10 @@
 
 import asyncio
 from array import array
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Coroutine
+from functools import wraps
 from itertools import count
-from typing import TypeVar
+from typing import Any, ParamSpec, TypeVar
 from uuid import UUID
 
 import pytest
@@ -26,6 +27,7 @@ from tests.sim.loop import VirtualLoop
 from tests.support.reader_objects import entry_of
 
 T = TypeVar("T")
+P = ParamSpec("P")
 ONE, TWO = WalIdentity(NodeId(1), NodeEpoch(7)), WalIdentity(NodeId(2), NodeEpoch(8))
 GRACE_MS = 3_000
 TOPICS = ("busy", "idle", "other")
@@ -98,7 +100,18 @@ def virtually(work: Awaitable[T]) -> T:
         loop.close()
 
 
+def virtual(test: Callable[P, Coroutine[Any, Any, None]]) -> Callable[P, None]:
+    """A reader that finds a bad slot waits for a newer manifest."""
+
+    @wraps(test)
+    def run(*args: P.args, **kwargs: P.kwargs) -> None:
+        virtually(test(*args, **kwargs))
+
+    return run
+
+
 @pytest.mark.parametrize("lost", [0, 3, 8])
+@virtual
 async def test_a_lost_slot_is_an_error_and_not_the_end(lost: int) -> None:
     store = await filled()
     good = await store.get(key_of(lost))
@@ -120,6 +133,7 @@ async def test_a_lost_slot_is_an_error_and_not_the_end(lost: int) -> None:
     assert await ends(view, "busy", "idle", "other") == [10, 0, 10]
 
 
+@virtual
 async def test_a_damaged_slot_stops_only_what_it_may_concern() -> None:
     store = await filled()
     await store.put(key_of(9), (await store.get(key_of(9)))[:-1] + b"?")
@@ -132,6 +146,7 @@ async def test_a_damaged_slot_stops_only_what_it_may_concern() -> None:
     assert await ends(view, "other") == [10]
 
 
+@virtual
 async def test_a_stream_that_goes_on_behind_a_bad_slot_is_not_in_doubt() -> None:
     store = await filled()
     await store.put(key_of(10), slot(ONE, 10, 1, 0))
@@ -144,6 +159,7 @@ async def test_a_stream_that_goes_on_behind_a_bad_slot_is_not_in_doubt() -> None
         await view.partitions(["idle"])
 
 
+@virtual
 async def test_nobody_leads_so_nothing_says_in_which_wal_it_is() -> None:
     store = await filled()
     await store.delete([key_of(4)])
@@ -152,6 +168,33 @@ async def test_nobody_leads_so_nothing_says_in_which_wal_it_is() -> None:
     await view.refresh()
     with pytest.raises(EndInDoubt, match=key_of(4)):
         await view.partitions(["other"])
+
+
+@virtual
+async def test_records_behind_a_gap_are_in_doubt_whoever_the_manifest_says_leads() -> None:
+    store = await filled()
+    await store.delete([key_of(4)])
+    await publish(store, 2, leaders=(2, 1, 2))
+    view = ClusterView(store)
+    await view.refresh()
+    with pytest.raises(EndInDoubt, match=key_of(4)):
+        await view.partitions(["busy"])
+
+
+@virtual
+async def test_a_bad_slot_that_is_newer_than_the_manifest_concerns_who_leads_by_the_next_one() -> None:
+    """Broker 1 has just become the leader of the last topic, and lost the only slot with its records."""
+    store = await filled()
+    await store.put(key_of(10), slot(ONE, 10, 2, 10))
+    await store.put(key_of(11), slot(ONE, 11, 0, 10))
+    await store.delete([key_of(10)])
+    asyncio.get_running_loop().call_later(2.0, lambda: pending.append(asyncio.ensure_future(publish(store, 2, leaders=(1, 1, 1)))))
+    pending: list[asyncio.Future[None]] = []
+    view = ClusterView(store)
+    await view.refresh()
+    with pytest.raises(EndInDoubt, match=key_of(10)):
+        await view.partitions(["other"])
+    assert await ends(view, "busy") == [11]
 
 
 async def test_slots_that_were_in_flight_behind_the_end_prove_nothing() -> None:
