@@ -17,7 +17,7 @@ import msgspec
 
 from objectstore.errors import ObjectNotFound, ObjectStoreError, RangeNotSatisfiable
 from objectstore.log import get_logger
-from objectstore.ports import ObjectStore
+from objectstore.ports import ObjectInfo, ObjectStore
 from stream.clock import MonotonicClock, WallClock
 from stream.keys import lease_key, lease_prefix, parse_lease_key, renewals_prefix
 from stream.manifest.errors import TooManyLeases
@@ -107,6 +107,8 @@ class _Known:
     """Of the controller's monotonic clock."""
     until_ms: int
     """Of its wall clock: the bounds of seven days."""
+    is_readable: bool = True
+    """False: read it again, for the bytes may have been damaged on the way."""
 
 
 class LeaseBook:
@@ -136,8 +138,8 @@ class LeaseBook:
                 _log.error("too_many_leases", obeyed=LEASES_MAX, hint="the others protect nothing; release what is not needed")
                 break
             known = self._known.get(info.key)
-            if known is None or known.etag != info.etag:
-                known = await self._read(info.key, info.etag, info.modified_ms)
+            if known is None or known.etag != info.etag or not known.is_readable:
+                known = await self._read(info, known)
             if known is None:
                 is_renewed = True
             else:
@@ -152,19 +154,23 @@ class LeaseBook:
             return _HOLDS_EVERYTHING
         return min((lease.metadata_offset for lease in self._known.values()), default=None)
 
-    async def _read(self, key: str, etag: str, modified_ms: int) -> _Known | None:
+    async def _read(self, info: ObjectInfo, before: _Known | None) -> _Known | None:
         """None: it was deleted after the LIST. The next renewal, if there is one, may have come too late for that LIST."""
         try:
-            data = await self._store.get_range(key, 0, LEASE_BYTES_MAX)
+            data = await self._store.get_range(info.key, 0, LEASE_BYTES_MAX)
         except ObjectNotFound:
             return None
         except RangeNotSatisfiable:
             data = b""
-        until_ms = modified_ms + LEASE_MS_MAX
+        until_ms = info.modified_ms + LEASE_MS_MAX
         try:
             lease = msgspec.json.decode(data, type=Lease)
         except (msgspec.DecodeError, UnicodeDecodeError) as error:
-            _log.warning("lease_unreadable", key=key, error=str(error), hint="it holds every object for seven days unless it is deleted")
-            return _Known(etag, _HOLDS_EVERYTHING, self._now() + LEASE_MS_MAX / 1_000, until_ms)
+            if before is not None and before.etag == info.etag:
+                return before
+            _log.warning(
+                "lease_unreadable", key=info.key, error=str(error), hint="while it is, it holds every object, for seven days at most"
+            )
+            return _Known(info.etag, _HOLDS_EVERYTHING, self._now() + LEASE_MS_MAX / 1_000, until_ms, is_readable=False)
         until = self._now() + min(lease.ttl_ms, LEASE_MS_MAX) / 1_000
-        return _Known(etag, lease.metadata_offset, until, min(until_ms, lease.published_ms + LEASE_MS_MAX))
+        return _Known(info.etag, lease.metadata_offset, until, min(until_ms, lease.published_ms + LEASE_MS_MAX))

@@ -31,6 +31,15 @@ class InterleavedStore(MemoryStore):
         self.after_list: Act | None = None
         self.before_delete: Act | None = None
         self.deletes_fail = False
+        self.cut_reads_count = 0
+        """So many reads get half of what they ask for."""
+
+    async def get_range(self, key: str, start: int, length: int) -> bytes:
+        data = await super().get_range(key, start, length)
+        if not self.cut_reads_count:
+            return data
+        self.cut_reads_count -= 1
+        return data[: len(data) // 2]
 
     async def list(self, prefix: str, *, start_after: str = "", limit: int = 0) -> AsyncIterator[ObjectInfo]:
         for info in [info async for info in super().list(prefix, start_after=start_after, limit=limit)]:
@@ -217,3 +226,23 @@ async def test_other_keys_are_left_alone(world: World) -> None:
     key = lease_key("c", UUID(int=5), 12)
     assert parse_lease_key("c", key) == (UUID(int=5), 12)
     assert parse_lease_key("c", key.upper()) is None
+
+
+async def test_a_lease_that_was_damaged_on_the_way_holds_everything_only_until_it_is_read_again(world: World) -> None:
+    await world.lease().renew(world.root(), HOUR_MS)
+    world.store.cut_reads_count = 2
+    assert [await world.kept_from() for _ in range(2)] == [leases._HOLDS_EVERYTHING] * 2
+    assert await world.kept_from() == world.offset
+    world.pass_time(HOUR_MS + 1)
+    assert await world.kept_from() is None
+    assert await world.count() == 0
+
+
+async def test_a_lease_that_stays_unreadable_holds_everything_for_seven_days(world: World) -> None:
+    await world.store.put(lease_key("c", uuid4(), 0), b"{")
+    for _ in range(7):
+        assert await world.kept_from() == leases._HOLDS_EVERYTHING
+        world.pass_time(DAY_MS - 1)
+    assert await world.kept_from() == leases._HOLDS_EVERYTHING
+    world.pass_time(7)
+    assert await world.kept_from() is None
