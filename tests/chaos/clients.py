@@ -7,9 +7,11 @@ delivers each at least once, and never moves past one.
 
 import threading
 import time
+from collections.abc import Callable
+from contextlib import suppress
 from typing import Any, Final
 
-from confluent_kafka import OFFSET_BEGINNING, Consumer, KafkaError, Producer, TopicPartition
+from confluent_kafka import OFFSET_BEGINNING, Consumer, KafkaError, KafkaException, Producer, TopicPartition
 
 from tests.chaos.patience import Patience
 from tests.chaos.record import Record
@@ -34,6 +36,37 @@ READING: Final = {
     "enable.auto.offset.store": False,
     "enable.partition.eof": False,
 }
+
+
+STUCK_S: Final = 40.0
+"""Longer than any fault and the recovery behind it."""
+
+
+class ClientStuck(Exception):
+    """The client library does not return."""
+
+
+def within(limit_s: float, call: Callable[[], object]) -> None:
+    """Call it in a thread, which is left behind if it takes longer. Raises ClientStuck, KafkaException.
+
+    Once a broker was missing from an answer to Metadata, librdkafka 2.11 to 2.16 may wait for it without end, whatever timeout it is given
+    (confluentinc/librdkafka#5511, #5456). Whoever meets that goes on with a new instance, which has to succeed.
+    """
+    errors: list[KafkaException] = []
+
+    def run() -> None:
+        try:
+            call()
+        except KafkaException as error:
+            errors.append(error)
+
+    thread = threading.Thread(target=run, daemon=True)
+    thread.start()
+    thread.join(limit_s)
+    if thread.is_alive():
+        raise ClientStuck
+    if errors:
+        raise errors[0]
 
 
 class Client(threading.Thread):
@@ -141,7 +174,8 @@ class Reader(Client):
                 self.record.violate(f"{self.name} is given {part} offset {offset}, {self.positions[part]} was next")
             self.positions[part] = offset + 1
             self.record.read(self.name, part, offset, identity)
-        self._consumer.close()
+        with suppress(ClientStuck):
+            within(STUCK_S, self._consumer.close)
 
 
 def seen(message: Any) -> tuple[Part, int, bytes]:

@@ -8,14 +8,16 @@ everything else is info. A client that loses its producer goes on with a new one
 
 from collections import Counter
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import dataclass, field
+from functools import partial
 from math import inf
 from random import Random
 from typing import Any, Final
 
 from confluent_kafka import OFFSET_BEGINNING, Consumer, KafkaError, KafkaException, Producer, TopicPartition
 
-from tests.chaos.clients import IMPATIENT, READING, Client, is_passing
+from tests.chaos.clients import IMPATIENT, READING, STUCK_S, Client, ClientStuck, is_passing, within
 from tests.chaos.record import Record as ChaosRecord
 from tests.support.anomalies import UNKNOWN, Assign, Consumed, Outcome, Poll, Record, Write
 from tests.support.history import Part
@@ -55,6 +57,8 @@ class TransactionalClient(Client):
         """When the last transaction began that the client knows to be over."""
         self._number = 0
         self._producer: Producer | None = None
+        self._stuck: list[Producer | Consumer] = []
+        """Kept, for closing one may take as long as what it waits for."""
         self._settings: dict[str, Any] = {
             **IMPATIENT,
             "bootstrap.servers": bootstrap,
@@ -133,6 +137,11 @@ class TransactionalClient(Client):
         except KafkaException as error:
             self.record.tell(f"{self.name} number {transaction.number}: {error}")
             outcome = self._give_up(producer, transaction, error.args[0])
+        except ClientStuck:
+            self.record.tell(f"{self.name} number {transaction.number}: the client library is stuck, a new producer takes over")
+            self._stuck.append(producer)
+            self._producer = None
+            outcome = Outcome.FAIL
         self.finished[outcome] += 1
         if outcome is not Outcome.INFO:
             self.settled_s = transaction.began_s
@@ -158,7 +167,7 @@ class TransactionalClient(Client):
             self._again(lambda: producer.abort_transaction(_CALL_S))
             return Outcome.FAIL
         if transaction.consumed:
-            self._again(lambda: self.add_offsets(producer, transaction))
+            within(STUCK_S, lambda: self._again(lambda: self.add_offsets(producer, transaction)))
         transaction.commit_began_s = self.record.now()
         self._again(lambda: producer.commit_transaction(_CALL_S))
         return Outcome.OK
@@ -223,6 +232,8 @@ class Transformer(TransactionalClient):
             "heartbeat.interval.ms": 1_000,
         }
         self._consumer: Consumer | None = None
+        self._membership: Any = None
+        """Of the consumer, as of its last assignment: asking a consumer that is stuck would hold the interpreter's lock without end."""
         self._polled: dict[Part, list[int]] = {}
         self._leave_at = 0.0
         self.rebalance_count = 0
@@ -256,7 +267,7 @@ class Transformer(TransactionalClient):
     def add_offsets(self, producer: Producer, transaction: Transaction) -> None:
         assert self._consumer is not None, "what is consumed has a consumer"
         offsets = [TopicPartition(*consumed.part, consumed.end) for consumed in transaction.consumed]
-        producer.send_offsets_to_transaction(offsets, self._consumer.consumer_group_metadata(), _CALL_S)
+        producer.send_offsets_to_transaction(offsets, self._membership, _CALL_S)
 
     def over(self, transaction: Transaction, outcome: Outcome) -> None:
         """What was not committed is consumed anew: what was aborted from its first offset, else from where the group is."""
@@ -267,7 +278,9 @@ class Transformer(TransactionalClient):
             if outcome is Outcome.INFO:
                 self._leave()
             for consumed in transaction.consumed if self._consumer is not None else ():
-                self._consumer.seek(TopicPartition(*consumed.part, consumed.first))
+                within(STUCK_S, partial(self._consumer.seek, TopicPartition(*consumed.part, consumed.first)))
+        except ClientStuck:
+            self._abandon(self._consumer)
         except KafkaException as error:  # a rebalance took the partition away
             self.record.tell(f"{self.name} can not seek: {error}")
             self._leave()
@@ -277,7 +290,8 @@ class Transformer(TransactionalClient):
         self._leave()
 
     def _join(self) -> Consumer:
-        def assigned(_: Consumer, parts: list[TopicPartition]) -> None:
+        def assigned(consumer: Consumer, parts: list[TopicPartition]) -> None:
+            self._membership = consumer.consumer_group_metadata()
             self.rebalance_count += 1
             self.record.tell(f"{self.name} is assigned {[part.partition for part in parts]}")
 
@@ -292,7 +306,15 @@ class Transformer(TransactionalClient):
     def _leave(self) -> None:
         consumer, self._consumer, self._polled = self._consumer, None, {}
         if consumer is not None:
-            consumer.close()
+            try:
+                within(STUCK_S, consumer.close)
+            except ClientStuck:
+                self._abandon(consumer)
+
+    def _abandon(self, consumer: Consumer) -> None:
+        self.record.tell(f"{self.name}: its consumer is stuck, a new one takes over")
+        self._stuck.append(consumer)
+        self._consumer, self._polled = None, {}
 
 
 class CommittedReader(Client):
@@ -327,4 +349,5 @@ class CommittedReader(Client):
             if records:
                 self.polled_count += len(records)
                 self.record.operate(Poll(self.name, began_s, ended_s, tuple(records)))
-        self._consumer.close()
+        with suppress(ClientStuck):
+            within(STUCK_S, self._consumer.close)
