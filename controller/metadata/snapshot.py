@@ -65,8 +65,7 @@ class ImageCopy:
         ]
         streams = list(map(copy, image.streams))
         for stream in streams:
-            if stream.entries:
-                stream.entries = stream.entries.copy()
+            stream.entries = stream.entries.copy()  # an empty list is shared as well
         lasts: list[Record] = [ConfigRecord(*config) for config in image.configs.items()]
         lasts += [KeyValueRecord(key, data) for key, data in image.kv.items()]
         return ImageCopy(

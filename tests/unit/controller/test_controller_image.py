@@ -137,6 +137,24 @@ def test_a_copy_does_not_change_with_the_image() -> None:
     assert loaded != snapshot_of(cluster.image)
 
 
+def test_a_copy_does_not_get_ranges_that_its_objects_get_later() -> None:
+    """A commit of many ranges takes several records, and a stream without any range may get its first one from the next of them."""
+    cluster = Cluster()
+    node = cluster.broker(1)
+    cluster.topic("t", partitions=2)
+    cluster.open_led(node)
+    cluster.commit(node, slot(node, 0, part(1, 0, 4)))
+    before, end_offset = snapshot_of(cluster.image), cluster.image.end_offset
+    copied = ImageCopy.of(cluster.image)
+    committed = next(record for record in copied.records() if isinstance(record, ObjectCommitted))
+    cluster.apply([msgspec.structs.replace(committed, ranges=(part(4, 0, 2),))])
+    loaded = MetadataImage()
+    loaded.load(copied.records())
+    loaded.loaded(end_offset)
+    assert loaded == before
+    assert loaded != snapshot_of(cluster.image)
+
+
 def test_a_delta_names_what_was_touched(cluster: Cluster) -> None:
     topic = cluster.partitions("t")[0]
     node = cluster.image.nodes.get(NodeId(1))
