@@ -85,9 +85,6 @@ class Coordinated(Generic[State]):
         """None: not led here, or not loaded yet."""
         return self._states.get(partition)
 
-    def is_loading(self, partition: int) -> bool:
-        return partition in self._loaders
-
     def loaded(self) -> Iterator[State]:
         return iter(list(self._states.values()))
 

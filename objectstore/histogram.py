@@ -31,17 +31,6 @@ class Latencies:
         passed, found = list(accumulate(self.counts)), range(first, len(BUCKET_BOUNDS_MS), step)
         return [(BUCKET_BOUNDS_MS[index], passed[index]) for index in found]
 
-    def quantile_ms(self, quantile: float) -> float:
-        """Upper bound of the bucket in which this quantile (0..1) lies, never above the maximum; 0 if empty."""
-        assert 0.0 <= quantile <= 1.0, f"quantile {quantile}"
-        rank = quantile * self.count
-        passed = 0
-        for bound_ms, count in zip(BUCKET_BOUNDS_MS, self.counts, strict=False):
-            passed += count
-            if count and passed >= rank:
-                return min(bound_ms, self.max_ms)
-        return self.max_ms
-
 
 @dataclass(slots=True)
 class LatencyHistogram:

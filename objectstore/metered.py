@@ -35,10 +35,6 @@ class StoreStats:
 
     operations: Mapping[str, OperationStats]
 
-    def request_count(self, *operations: str) -> int:
-        """Calls of these operations together, or of all of them."""
-        return sum(stats.count for name, stats in self.operations.items() if not operations or name in operations)
-
 
 class _Meter:
     """Running totals of one operation."""

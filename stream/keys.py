@@ -22,7 +22,6 @@ STAGED_ROOT = "staged/"
 
 _INT64_MAX = (1 << 63) - 1
 _WAL_KEY = re.compile(r"wal/(0|[1-9][0-9]{0,9})/(0|[1-9][0-9]{0,18})/([0-9]{20})")
-_WAL_PREFIX = re.compile(r"wal/(0|[1-9][0-9]{0,9})/(0|[1-9][0-9]{0,18})/")
 _DATA_KEY = re.compile(r"data/[0-9a-f]{8}/(0|[1-9][0-9]{0,18})")
 _CLUSTER_ID = re.compile(r"[A-Za-z0-9_-]{1,64}")
 _MANIFEST_KEY = re.compile(r"manifest/([A-Za-z0-9_-]{1,64})/([0-9]{20})")
@@ -57,13 +56,6 @@ def parse_wal_key(key: str) -> WalSlot | None:
     if node_id >= 1 << 31 or node_epoch > _INT64_MAX or sequence > _INT64_MAX:
         return None
     return WalSlot(WalIdentity(NodeId(node_id), NodeEpoch(node_epoch)), WalSequence(sequence))
-
-
-def parse_wal_prefix(prefix: str) -> WalIdentity | None:
-    match = _WAL_PREFIX.fullmatch(prefix)
-    if match is None or int(match[1]) >= 1 << 31 or int(match[2]) > _INT64_MAX:
-        return None
-    return WalIdentity(NodeId(int(match[1])), NodeEpoch(int(match[2])))
 
 
 def data_key(object_id: ObjectId) -> str:

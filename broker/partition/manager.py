@@ -16,7 +16,6 @@ from collections import Counter
 from collections.abc import Callable, Coroutine, Iterable, Iterator
 from functools import partial
 from typing import Final, TypeAlias
-from uuid import UUID
 
 import structlog
 
@@ -145,11 +144,6 @@ class PartitionManager:
         # Without a place nothing would end the wait of who is told that it is being opened.
         is_ours = key in self._places and (self._desired(key) is not None or self._is_expected(key))
         return ErrorCode.LEADER_NOT_AVAILABLE if is_ours else ErrorCode.NOT_LEADER_OR_FOLLOWER
-
-    def get_by_id(self, topic_id: UUID, index: int) -> Partition | ErrorCode:
-        """As `get`; UNKNOWN_TOPIC_ID for a topic that does not exist."""
-        topic = self._image().topics.by_id(topic_id)
-        return ErrorCode.UNKNOWN_TOPIC_ID if topic is None else self.get(topic.name, index)
 
     def when_open(self, topic_name: str, index: int, opened: Opened) -> Callable[[], None]:
         """Call back, maybe at once, when `get` would not say LEADER_NOT_AVAILABLE any more. Returns what takes the wish back.

@@ -1,7 +1,7 @@
 """The configs a topic can have: Kafka's names, types and defaults, and what each one means here.
 
-Invariant: a value that `problem` accepts can be read back by `long_value`, `list_value` or `bool_value`. Names and defaults are Kafka 4's,
-so that tools find what they expect; the doc says where the effect differs. Source: Kafka `TopicConfig`, `LogConfig`.
+Invariant: a value that `problem` accepts can be parsed as the type of its config. Names and defaults are Kafka 4's, so that tools find
+what they expect; the doc says where the effect differs. Source: Kafka `TopicConfig`, `LogConfig`.
 """
 
 import difflib
@@ -174,24 +174,3 @@ def problem(name: str, value: str) -> str:
     near = difflib.get_close_matches(name[:100], TOPIC_CONFIGS, n=1)
     hint = f"did you mean {near[0]}?" if near else "DescribeConfigs of a topic lists all there are"
     return f"there is no topic config {name[:100]!r}: {hint}"
-
-
-def text_value(values: Mapping[str, str], name: str) -> str:
-    """The effective value: what is set, else the default. Raises KeyError for a name that does not exist."""
-    return values.get(name, TOPIC_CONFIGS[name].default)
-
-
-def long_value(values: Mapping[str, str], name: str) -> int:
-    return int(text_value(values, name))
-
-
-def double_value(values: Mapping[str, str], name: str) -> float:
-    return float(text_value(values, name))
-
-
-def bool_value(values: Mapping[str, str], name: str) -> bool:
-    return text_value(values, name).lower() == "true"
-
-
-def list_value(values: Mapping[str, str], name: str) -> list[str]:
-    return split_list(text_value(values, name))

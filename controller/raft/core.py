@@ -155,7 +155,7 @@ class RaftCore:
         self.log.persisted(write.last_index)
         self._release(write.messages)
         if self.is_leader:
-            self._count_own_log()
+            self._advance_commit()
 
     # --- inputs ----------------------------------------------------------------------------------------------------------------------
 
@@ -547,16 +547,9 @@ class RaftCore:
         if member == self.transferring_to and self._progress[member].match == self.log.last_index:
             self._messages.append(TimeoutNow(self.id, member, self.term))
 
-    def _own_match(self) -> int:
-        """How far the leader counts itself."""
-        return self.log.stable
-
-    def _count_own_log(self) -> None:
-        self._advance_commit()
-
     def _advance_commit(self) -> None:
         matches = {member: progress.match for member, progress in self._progress.items()}
-        index = self._reached(matches, self._own_match())
+        index = self._reached(matches, self.log.stable)
         if index <= self.commit or not self._may_commit(index):
             return
         self.commit = index

@@ -65,10 +65,6 @@ class ObjectIndex:
         return self.header.role == ObjectRole.FENCE
 
     @property
-    def block_count(self) -> int:
-        return len(self._entries) // layout.ENTRY_BYTES
-
-    @property
     def size_bytes(self) -> int:
         """Roughly what this index costs in memory; the weight of a cache entry."""
         return len(self._entries) + 200 * len(self._spans) + 500

@@ -250,7 +250,14 @@ def _journal_not_synced() -> list[Patch]:
 
 
 def _leader_counts_its_unsynced_log() -> list[Patch]:
-    return [(RaftCore, "_own_match", lambda self: self.log.last_index)]
+    def take_write(self: Any) -> Any:
+        write = real(self)
+        if write is not None:
+            self.log.persisted(write.last_index)
+        return write
+
+    real = RaftCore.take_write
+    return [(RaftCore, "take_write", take_write)]
 
 
 def _commit_answered_before_the_quorum() -> list[Patch]:

@@ -60,8 +60,11 @@ class AlwaysTruncates(RaftCore):
 class CountsUnsynced(RaftCore):
     """M6: the leader counts its own log before it is on the disk."""
 
-    def _own_match(self) -> int:
-        return self.log.last_index
+    def take_write(self) -> Write | None:
+        write = super().take_write()
+        if write is not None:
+            self.log.persisted(write.last_index)
+        return write
 
 
 class ReadsStale(RaftCore):

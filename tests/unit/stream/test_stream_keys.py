@@ -18,7 +18,6 @@ def test_wal_keys(node_id: int, node_epoch: int, sequence: int) -> None:
     key = keys.wal_key(writer, WalSequence(sequence))
     assert keys.parse_wal_key(key) == keys.WalSlot(writer, WalSequence(sequence))
     assert key.startswith(keys.wal_prefix(writer))
-    assert keys.parse_wal_prefix(keys.wal_prefix(writer)) == writer
 
 
 @given(INT64, INT64)
@@ -60,7 +59,6 @@ def test_the_cluster_of_a_metadata_key() -> None:
 def test_other_spellings_are_nobodys(key: str) -> None:
     assert keys.parse_wal_key(key) is None
     assert keys.parse_data_key(key) is None
-    assert keys.parse_wal_prefix(key) is None
     assert keys.parse_snapshot_key("abc", key) is None
     assert keys.parse_backup_key("abc", key) is None
 
