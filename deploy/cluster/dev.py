@@ -63,10 +63,21 @@ def check(options: ClusterOptions) -> ClusterOptions:
         store = f"file:{Path(directory).absolute()}"
     elif store not in {"moto", "memory"} and not store.startswith("s3://"):
         raise UsageError(f"--store {store} is not allowed: {_FORMS}")
+    elif store == "moto":
+        _check_moto()
     for text in options.settings:
         check_assignment(text)
     config = str(Path(options.config).absolute()) if options.config else ""
     return replace(options, store=store, config=config, given=frozenset(given_beside_flags(ROLES, os.environ, config)))
+
+
+def _check_moto() -> None:
+    from deploy.cluster import moto_store
+
+    try:
+        moto_store.check_installed()
+    except DeployError as error:
+        raise DeployError(f"{error}, or choose a store without it: --store memory, --store file:DIR") from None
 
 
 class _Dev:

@@ -20,10 +20,12 @@ import threading
 from collections import Counter
 from collections.abc import Callable
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from importlib.util import find_spec
 from typing import TYPE_CHECKING, Any, Final
 from urllib.parse import unquote_to_bytes
 
 from deploy import lifeline
+from deploy.errors import DeployError
 
 if TYPE_CHECKING:
     from wsgiref.types import WSGIApplication
@@ -85,6 +87,13 @@ class Front:
 
 def _write_nothing(_data: bytes) -> None:
     raise AssertionError("moto returns its bodies")
+
+
+def check_installed() -> None:
+    """Raise DeployError, with what to type, if moto or what its server needs is not installed."""
+    missing = next((name for name in ("moto", "flask", "flask_cors") if find_spec(name) is None), None)
+    if missing is not None:
+        raise DeployError(f'the local S3 server needs the package {missing}: pip install "penstock[local]"')
 
 
 def make_front(bucket: str) -> Front:
@@ -211,6 +220,10 @@ def main(arguments: list[str] | None = None, leave: Callable[[int], None] = os._
     parser.add_argument("--host", default="127.0.0.1", help="address to bind; 0.0.0.0 in containers")
     parser.add_argument("--port", type=int, default=0)
     asked = parser.parse_args(arguments)
+    try:
+        check_installed()
+    except DeployError as error:
+        sys.exit(f"error: {error}")
     for number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(number, lambda _number, _frame: leave(0))
     listening = socket.socket(fileno=asked.fd) if asked.fd is not None else listen(asked.port, asked.host)

@@ -16,6 +16,7 @@ from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TaskID, TextColumn, TimeElapsedColumn
 from rich.table import Table
 
+from deploy.cluster import moto_store
 from deploy.cluster.handle import LocalCluster
 from deploy.demo import bucket, clients
 from deploy.demo.flights import RECORDS, find_file, read_flights
@@ -50,12 +51,15 @@ class Demo:
                 cluster.close()
         except DeployError as error:
             problem = str(error)
-        self._console.print(f"demo: FAILED {problem}" if problem else f"demo: OK {self._limit} records", style="bold", highlight=False)
+        self._console.print(
+            f"demo: FAILED {problem}" if problem else f"demo: OK {self._limit} records", style="bold", highlight=False, markup=False
+        )
         return not problem
 
     def _check(self) -> None:
         """Whether everything needed is installed. Raises DeployError."""
         find_file()
+        moto_store.check_installed()
 
     def _tell(self, cluster: LocalCluster) -> str:
         state = cluster.state()

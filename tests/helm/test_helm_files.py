@@ -39,6 +39,8 @@ def test_chart_image_and_package_have_one_version() -> None:
     version = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["version"]
     chart = yaml.safe_load((CHART / "Chart.yaml").read_text())
     assert (chart["appVersion"], chart["version"]) == (version, version)
+    dev = yaml.safe_load((CHART / "values-dev.yaml").read_text())
+    assert dev["image"]["tag"] == f"{version}-local"
     nodes = yaml.safe_load((ROOT / "deploy" / "compose.yaml").read_text())["services"]
     assert nodes["broker-0"]["image"] == f"penstock:{version}"
     assert f"penstock:{version}" in (ROOT / "docs" / "kubernetes.md").read_text()

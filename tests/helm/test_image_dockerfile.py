@@ -45,7 +45,7 @@ def test_lint() -> None:
     for stage in (build, final):
         assert PINNED.match(stage.base), f"{stage.base} is not pinned"
         for instruction, rest in stage.steps:
-            assert instruction in {"RUN", "COPY", "ENV", "WORKDIR", "USER", "EXPOSE", "ENTRYPOINT", "CMD", "LABEL"}, instruction
+            assert instruction in {"ARG", "RUN", "COPY", "ENV", "WORKDIR", "USER", "EXPOSE", "ENTRYPOINT", "CMD", "LABEL"}, instruction
             assert not re.search(r"\b(apt-get|curl|wget|sudo)\b", rest), f"{rest}: the base image has what is needed"
             if instruction == "WORKDIR":
                 assert rest.startswith("/")
@@ -103,6 +103,9 @@ class Builder:
             if instruction == "WORKDIR":
                 self.directory = Path(self.here(rest))
                 self.directory.mkdir(parents=True, exist_ok=True)
+            elif instruction == "ARG":
+                name, _, default = rest.partition("=")
+                self.environment[name] = default
             elif instruction == "COPY" and "--from" not in rest:
                 self._copy(rest)
             elif instruction == "RUN":
@@ -147,5 +150,6 @@ def test_its_steps_make_a_penstock_that_runs(tmp_path: Path) -> None:
     assert said(str(penstock), "--version").startswith("penstock ")
     assert "--advertised-listeners" in said(str(penstock), "broker", "--help")
     assert "--controller-quorum-voters" in said(str(penstock), "controller", "--help")
-    assert "--bucket" in said(str(bin_directory / "python"), "-m", "deploy.cluster.moto_store", "--help")
+    installed = "import importlib.util as u; print([name for name in ('moto', 'opentelemetry', 'pyarrow', 'pyspark') if u.find_spec(name)])"
+    assert said(str(bin_directory / "python"), "-c", installed) == "['opentelemetry']\n", "the base and the extra `traces`"
     assert not list((tmp_path / "opt").rglob("pip/__init__.py")), "nothing installs packages in a container"

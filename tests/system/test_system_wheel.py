@@ -19,7 +19,8 @@ CLEAN = {name: value for name, value in os.environ.items() if not name.startswit
 PRODUCE_AND_CONSUME = """
 import sys
 import broker, controller, deploy, objectstore, pytest_penstock, stream
-assert {module.__file__.startswith(sys.prefix) for module in (broker, controller, deploy, objectstore, pytest_penstock, stream)} == {True}
+ours = (broker, controller, deploy, objectstore, pytest_penstock, stream)
+assert {module.__file__.startswith(sys.prefix) for module in ours} == {True}
 from confluent_kafka import Producer
 from pytest_penstock.client import KafkaClient
 client = KafkaClient(sys.argv[1])
@@ -61,9 +62,9 @@ def environment(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @contextmanager
-def dev(binaries: Path, directory: Path) -> Iterator[str]:
-    """`penstock dev --store memory`; its ready line."""
-    command = (binaries / "penstock", "dev", "--store", "memory", "--port", "0", "--state-file", directory / "state.json")
+def dev(binaries: Path, directory: Path, store: str) -> Iterator[str]:
+    """`penstock dev`; its ready line."""
+    command = (binaries / "penstock", "dev", "--store", store, "--brokers", "1", "--port", "0", "--state-file", directory / "state.json")
     process = subprocess.Popen(command, cwd=directory, env=CLEAN, stdout=subprocess.PIPE, text=True, process_group=0)
     try:
         assert process.stdout is not None
@@ -76,12 +77,27 @@ def dev(binaries: Path, directory: Path) -> Iterator[str]:
         process.stdout.close()
 
 
-def test_the_command_runs_a_cluster(environment: Path, tmp_path: Path) -> None:
+@pytest.mark.parametrize("store", ["memory", "file:data"])
+def test_the_command_runs_a_cluster(environment: Path, tmp_path: Path, store: str) -> None:
     assert run(environment / "penstock", "--version", cwd=tmp_path).startswith("penstock ")
-    with dev(environment, tmp_path) as line:
+    with dev(environment, tmp_path, store) as line:
         assert line.startswith("ready: bootstrap=127.0.0.1:"), line
         bootstrap = line.split("bootstrap=")[1].split()[0]
         assert run(environment / "python", "-c", PRODUCE_AND_CONSUME, bootstrap, cwd=tmp_path) == "True\n"
+
+
+def test_without_extras_each_command_says_what_to_type(environment: Path, tmp_path: Path) -> None:
+    found = "import importlib.util as u; print([name for name in ('boto3', 'flask', 'moto', 'pyarrow', 'pyspark') if u.find_spec(name)])"
+    assert run(environment / "python", "-c", found, cwd=tmp_path) == "[]\n"
+    for arguments, told in (
+        (("penstock", "dev"), 'needs the package moto: pip install "penstock[local]", or choose a store without it: --store memory'),
+        (("penstock", "demo"), "pip install 'penstock[demo]'"),
+    ):
+        done = subprocess.run(
+            [environment / arguments[0], *arguments[1:]], cwd=tmp_path, env=CLEAN, capture_output=True, text=True, timeout=60, check=False
+        )
+        assert done.returncode == 1
+        assert told in " ".join((done.stdout + done.stderr).split())
 
 
 def test_pytest_finds_the_plugin_by_itself(environment: Path, tmp_path: Path) -> None:

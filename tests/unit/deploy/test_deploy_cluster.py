@@ -1,5 +1,6 @@
 """The pure and the small parts of the local cluster: plan, ports, state file, directories, restart policy."""
 
+import importlib.util
 import os
 import socket
 import subprocess
@@ -8,10 +9,11 @@ from pathlib import Path
 from random import Random
 
 import pytest
+from rich.console import Console
 
 from broker.config import BrokerConfig
 from controller.config import ControllerConfig
-from deploy.cluster import state
+from deploy.cluster import moto_store, state
 from deploy.cluster.dev import check
 from deploy.cluster.directories import TEMPORARY_PREFIX, controller_directory
 from deploy.cluster.plan import ClusterOptions, Ports, plan_cluster
@@ -20,7 +22,8 @@ from deploy.cluster.state import ClusterState, ProcessState
 from deploy.cluster.supervisor import describe_end, restart_delay_s
 from deploy.config.definition import ROLES, ProcessConfig
 from deploy.config.load import load
-from deploy.errors import PortTaken, UsageError
+from deploy.demo.story import Demo
+from deploy.errors import DeployError, PortTaken, UsageError
 from stream.config import StreamConfig
 
 PORTS = Ports((9092, 9093), (7000,), 5000)
@@ -63,6 +66,25 @@ def test_what_the_environment_or_a_file_sets_weighs_more_too(tmp_path: Path, mon
     plan = plan_cluster(check(ClusterOptions(config=str(file))), PORTS, "/tmp/c")
     assert load("controller", plan.of_role("controller")[0].node_arguments).part(ControllerConfig).session_timeout_ms == 9_000
     assert load("broker", plan.of_role("broker")[0].node_arguments).part(BrokerConfig).shutdown_timeout_ms == 7_000
+
+
+@pytest.mark.parametrize("missing", ["moto", "flask"])
+def test_without_moto_the_error_says_what_to_type(
+    missing: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    find_spec = importlib.util.find_spec
+    monkeypatch.setattr(moto_store, "find_spec", lambda name: None if name == missing else find_spec(name))
+    needed = f'the local S3 server needs the package {missing}: pip install "penstock[local]"'
+    with pytest.raises(DeployError) as refused:
+        check(ClusterOptions())
+    assert str(refused.value) == f"{needed}, or choose a store without it: --store memory, --store file:DIR"
+    for store in ("memory", "file:data", "s3://bucket"):
+        check(ClusterOptions(store=store))
+    with pytest.raises(SystemExit) as ended:
+        moto_store.main(["--bucket", "b"])
+    assert str(ended.value) == f"error: {needed}"
+    assert not Demo(1, Console(width=200)).run()
+    assert f"demo: FAILED {needed}" in capsys.readouterr().out
 
 
 def test_three_controllers_know_each_other_and_have_directories_of_their_own() -> None:
