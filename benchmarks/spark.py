@@ -35,9 +35,9 @@ from benchmarks.harness import Measure, quantile, record
 from benchmarks.manifest import planning
 from deploy.cluster.handle import LocalCluster
 from deploy.kafka import Kafka
+from penstock import scan
 from stream.manifest.errors import UnknownPartition
 from stream.manifest.view import PartitionState
-from stream.reader import scan
 from stream.reader.cluster import StoreCluster
 from stream.reader.config import ReadConfig
 

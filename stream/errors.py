@@ -4,6 +4,8 @@ from stream.ids import Offset, StreamId, WalSequence
 
 
 class StreamError(Exception):
+    """Base of what goes wrong with streams and with reading them from the store."""
+
     retriable = False
 
 

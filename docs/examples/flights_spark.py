@@ -74,7 +74,7 @@ offsets.where("partition = 0").agg(f.count("*").alias("records"), f.max("offset"
 # %%
 import duckdb  # noqa: E402
 
-from stream.reader import scan  # noqa: E402
+from penstock import scan  # noqa: E402
 
 keys = scan(STORE, "flights", columns=["key"])
 duckdb.sql("SELECT key::VARCHAR AS carrier, count(*) AS flights FROM keys GROUP BY 1 ORDER BY 2 DESC LIMIT 3").show()

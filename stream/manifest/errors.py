@@ -35,6 +35,8 @@ class ManifestWentBack(StreamError):
 
 
 class UnknownPartition(StreamError):
+    """The topic does not exist, or has no partition of this number."""
+
     def __init__(self, topic: str, partition: int | None) -> None:
         super().__init__(f"topic {topic!r} does not exist" if partition is None else f"topic {topic!r} has no partition {partition}")
         self.topic = topic
@@ -102,6 +104,8 @@ class WalksTooSlow(StreamError):
 
 
 class TooManyLeases(StreamError):
+    """The cluster has as many leases as it may have."""
+
     def __init__(self, count_max: int) -> None:
         super().__init__(f"{count_max} leases exist already: release those that are not needed, or wait until they expire")
         self.count_max = count_max

@@ -13,7 +13,7 @@ from uuid import UUID
 from weakref import WeakKeyDictionary
 
 from stream.manifest.leases import HeldLease
-from stream.manifest.model import ManifestRoot
+from stream.manifest.model import ManifestRoot, TopicEntry
 from stream.manifest.plan import OffsetRange
 from stream.manifest.view import ClusterView, PartitionState
 from stream.reader.background import BackgroundLoop, background
@@ -42,6 +42,10 @@ class StoreCluster:
 
     store_url: str
     cluster_id: str = ""
+
+    def topics(self) -> list[TopicEntry]:
+        """All topics, by name, as of now. Raises as `partitions`."""
+        return background().run(self._topics(), DEADLINE_S)
 
     def partitions(self, topic: str, *, committed: bool = False) -> list[PartitionState]:
         """As of now; committed: with last stable offsets.
@@ -94,6 +98,11 @@ class StoreCluster:
         if view is None:
             view = views[self.store_url, self.cluster_id] = ClusterView(await shared.store(self.store_url), self.cluster_id)
         return view
+
+    async def _topics(self) -> list[TopicEntry]:
+        view = await self.view()
+        await view.refresh()
+        return view.topics()
 
     async def _partitions(self, topic: str, committed: bool) -> list[PartitionState]:
         view = await self.view()

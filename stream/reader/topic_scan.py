@@ -54,13 +54,37 @@ def scan(
     cluster_id: str = "",
     config: ReadConfig | None = None,
 ) -> "Scan":
-    """Decide what to read; reading begins with the first batch that is asked for.
+    """Read a topic, or a part of it, from the object store as Arrow record batches. No broker is contacted.
 
-    store_url: `s3://BUCKET?endpoint=URL`, `file:DIR`. partitions: all, or those that a mapping names. end: exclusive. columns: as in
-    Kafka's source for Spark, `headers` only if named. views: key and value as `binary_view`, which copies nothing, see
-    `ReadConfig.views`. cluster_id: needed only if the store holds several. config: rows and bytes of a
-    batch, and other limits. Raises ValueError, UnknownPartition, OffsetsLost, OffsetsMissing, ManifestNotFound, SeveralClusters,
-    ObjectStoreError.
+    This call fixes the offsets: records that are acknowledged later are not in the scan. Data is read when the scan is iterated.
+    Cost: one or two GETs for the manifest, one for each live WAL, and more only for timestamps.
+
+    Args:
+        store_url: The object store: `s3://BUCKET?endpoint=URL` or `file:DIR`.
+        topic: The name of the topic.
+        partitions: Partition numbers; by default those that `start` or `end` name, else all.
+        start: Where to begin: `earliest`, `latest`, an offset, a mapping from partition to offset, or a `datetime` with a time zone
+            (the first record that is not older).
+        end: Where to end, exclusive; given as `start` is.
+        columns: Columns of Spark's source for Kafka, such as `key`, `value` and `timestamp`; by default all but `headers`.
+        isolation_level: `read_committed` ends at the last stable offset and leaves out aborted transactions, as Kafka's consumers do.
+        views: Return key and value as `binary_view`, which saves a copy; see `ReadConfig.views`.
+        cluster_id: The cluster, needed only if the store holds several.
+        config: Limits: rows and bytes of a batch, memory, requests in flight.
+
+    Returns:
+        A `Scan`: iterate it, call `to_table`, or hand it to Polars, DuckDB, pandas or whatever takes an Arrow stream.
+
+    Raises:
+        ValueError: An argument is not allowed.
+        UnknownPartition: The topic or a partition does not exist.
+        OffsetsLost, OffsetsMissing: `start` lies below the log start of a partition, or `end` beyond its end.
+        ManifestNotFound, SeveralClusters: The store holds no such cluster, or several and `cluster_id` is empty.
+        ObjectStoreError: The URL is invalid, or the store cannot be read.
+
+    Example:
+        >>> polars.from_arrow(scan("s3://my-bucket", "orders", columns=["key", "value"])).height
+        1000
     """
     chosen = DEFAULT if columns is None else tuple(columns)
     config = config or ReadConfig()
@@ -79,9 +103,13 @@ def scan(
 
 
 class Scan:
-    """Fixed ranges of offsets. Iterate it (any number of times), or hand it to whatever takes an Arrow stream.
+    """A fixed range of offsets of each partition, as `scan` returns it.
 
-    polars.from_arrow(scan), duckdb.sql("SELECT count(*) FROM scan"), scan.to_table().to_pandas().
+    Iterate it, any number of times, or hand it to whatever takes an Arrow stream: `polars.from_arrow(scan)`,
+    `duckdb.sql("SELECT count(*) FROM scan")`, `scan.to_table().to_pandas()`.
+
+    Attributes:
+        schema: The `pyarrow.Schema` of the batches.
     """
 
     def __init__(
@@ -104,13 +132,19 @@ class Scan:
 
     @property
     def offsets(self) -> dict[int, tuple[int, int]]:
-        """Partition to [start, end)."""
+        """Partition number to the first offset and the end offset, exclusive."""
         return {item.partition: (item.start_offset, item.end_offset) for item in self._ranges}
 
     def __iter__(self) -> Iterator[RecordBatch]:
-        """Close the iterator if it is not exhausted.
+        """Yield `pyarrow.RecordBatch`es, partition by partition, in offset order. Close the iterator if it is not exhausted.
 
-        Raises OffsetsLost, OffsetsMissing, UnknownPartition, TopicReplaced, ReadError (damage), ObjectStaysGone, ObjectStoreError.
+        Raises:
+            OffsetsLost: Retention removed records of the scan meanwhile.
+            TopicReplaced: The topic was deleted and created again meanwhile.
+            UnknownPartition: The topic was deleted meanwhile.
+            OffsetsMissing, ObjectStaysGone: The store has lost objects.
+            ReadError: An object is damaged.
+            ObjectStoreError: The store cannot be read.
         """
         ranges = [item for item in self._ranges if item.start_offset < item.end_offset]
         if not ranges:
@@ -128,11 +162,11 @@ class Scan:
         return self.to_reader().__arrow_c_stream__(requested_schema)
 
     def to_reader(self) -> RecordBatchReader:
-        """A pyarrow.RecordBatchReader over one pass."""
+        """Return a `pyarrow.RecordBatchReader` that reads the scan once."""
         return pa.RecordBatchReader.from_batches(self.schema, iter(self))
 
     def to_table(self) -> Table:
-        """Everything, in memory."""
+        """Read everything into memory, as a `pyarrow.Table`."""
         return pa.Table.from_batches(iter(self), self.schema)
 
     def __repr__(self) -> str:

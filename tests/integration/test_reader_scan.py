@@ -17,13 +17,11 @@ import pytest
 import structlog
 from support.threaded_cluster import Row, ThreadedCluster
 
+from penstock import ManifestNotFound, OffsetsMissing, ReadConfig, Scan, TopicReplaced, UnknownPartition, scan
 from stream.format.layout import TAIL_BYTES
-from stream.manifest.errors import OffsetsMissing, TopicReplaced, UnknownPartition
 from stream.manifest.plan import OffsetRange
-from stream.reader import Scan, scan
 from stream.reader.cluster import StoreCluster
 from stream.reader.columns import NAMES
-from stream.reader.config import ReadConfig
 from stream.reader.topic_scan import ScanLease
 
 PARTITIONS = 3
@@ -254,7 +252,7 @@ def test_a_long_pass_holds_a_lease_that_is_gone_at_its_end(cluster: ThreadedClus
 
 def test_a_program_that_ends_leaves_nothing_open_and_says_nothing(cluster: ThreadedCluster, topic: str, tmp_path: Path) -> None:
     code = (
-        "import sys; from stream.reader import scan; from stream.manifest.errors import ManifestNotFound\n"
+        "import sys; from penstock import ManifestNotFound, scan\n"
         "try: scan(sys.argv[1], 't')\n"
         "except ManifestNotFound: print(scan(sys.argv[2], 't', end=5).to_table().num_rows)"
     )
@@ -264,8 +262,6 @@ def test_a_program_that_ends_leaves_nothing_open_and_says_nothing(cluster: Threa
 
 
 def test_readers_of_a_local_directory_need_no_server(tmp_path: Path) -> None:
-    from stream.manifest.errors import ManifestNotFound
-
     with pytest.raises(ManifestNotFound):
         scan(f"file:{tmp_path}", "t")
 
@@ -282,8 +278,7 @@ def test_what_the_store_has_lost_ends_a_scan_with_what_to_do_about_it(cluster: T
     cluster.run(cluster.store.delete([key]))
     code = (
         "import sys\n"
-        "from stream.reader import scan\n"
-        "from stream.reader.errors import ObjectStaysGone\n"
+        "from penstock import ObjectStaysGone, scan\n"
         "try:\n"
         "    scan(sys.argv[1], 'lost').to_table()\n"
         "except ObjectStaysGone as error:\n"

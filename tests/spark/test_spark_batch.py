@@ -8,7 +8,7 @@ from pyspark.sql import DataFrame, DataFrameReader, SparkSession
 from support.spark_rows import rows_of
 from support.threaded_cluster import Row, ThreadedCluster
 
-from stream.spark.source import register
+from penstock.spark import register
 
 PARTITIONS = 3
 T0_MS = 1_700_000_000_000

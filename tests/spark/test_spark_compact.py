@@ -22,7 +22,7 @@ from controller.metadata.image import MetadataImage
 from controller.metadata.objects import ObjectPhase
 from deploy.metadata import look
 from deploy.rewrite import Target, rewrite_topic
-from stream.reader import scan
+from penstock import scan
 from stream.reader.background import background
 from stream.reader.cluster import StoreCluster
 from stream.spark.compact.plan import RewriteOptions

@@ -9,9 +9,9 @@ from pyspark.sql import SparkSession
 from pyspark.sql.streaming.datasource import ReadAllAvailable
 from support.threaded_cluster import Row, ThreadedCluster
 
+from penstock import scan
 from pyspark_penstock import DefaultSource
 from stream.manifest.errors import OffsetsMissing
-from stream.reader import scan
 from stream.reader.cluster import StoreCluster
 from stream.reader.renew import ranges_of
 from stream.spark.source import StreamReader

@@ -12,8 +12,8 @@ from deploy.demo import clients
 from deploy.demo.delays import Delay, delays_in, difference
 from deploy.demo.flights import Flight, read_flights
 from deploy.kafka import Kafka
+from penstock import scan
 from stream.manifest.errors import UnknownPartition
-from stream.reader import scan
 
 ROOT = Path(__file__).resolve().parents[2]
 RECORDS = 20_000

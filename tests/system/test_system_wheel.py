@@ -18,8 +18,8 @@ CLEAN = {name: value for name, value in os.environ.items() if not name.startswit
 
 PRODUCE_AND_CONSUME = """
 import sys
-import broker, controller, deploy, objectstore, pytest_penstock, stream
-ours = (broker, controller, deploy, objectstore, pytest_penstock, stream)
+import broker, controller, deploy, objectstore, penstock, pytest_penstock, stream
+ours = (broker, controller, deploy, objectstore, penstock, pytest_penstock, stream)
 assert {module.__file__.startswith(sys.prefix) for module in ours} == {True}
 from confluent_kafka import Producer
 from pytest_penstock.client import KafkaClient
@@ -79,7 +79,7 @@ def dev(binaries: Path, directory: Path, store: str) -> Iterator[str]:
 
 @pytest.mark.parametrize("store", ["memory", "file:data"])
 def test_the_command_runs_a_cluster(environment: Path, tmp_path: Path, store: str) -> None:
-    assert run(environment / "penstock", "--version", cwd=tmp_path).startswith("penstock ")
+    assert run(environment / "python", "-m", "penstock", "--version", cwd=tmp_path).startswith("penstock ")
     with dev(environment, tmp_path, store) as line:
         assert line.startswith("ready: bootstrap=127.0.0.1:"), line
         bootstrap = line.split("bootstrap=")[1].split()[0]
@@ -92,6 +92,8 @@ def test_without_extras_each_command_says_what_to_type(environment: Path, tmp_pa
     for arguments, told in (
         (("penstock", "dev"), 'needs the package moto: pip install "penstock[local]", or choose a store without it: --store memory'),
         (("penstock", "demo"), "pip install 'penstock[demo]'"),
+        (("python", "-c", "from penstock import scan"), 'penstock.scan needs the package pyarrow: pip install "penstock[reader]"'),
+        (("python", "-c", "import penstock.spark as s; s.register(None)"), 'pip install "penstock[spark]"'),
     ):
         done = subprocess.run(
             [environment / arguments[0], *arguments[1:]], cwd=tmp_path, env=CLEAN, capture_output=True, text=True, timeout=60, check=False

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).resolve().parents[2]
-PACKAGES = ("objectstore", "stream", "controller", "broker", "deploy", "pyspark_penstock", "pytest_penstock")
+PACKAGES = ("objectstore", "stream", "controller", "broker", "deploy", "penstock", "pyspark_penstock", "pytest_penstock")
 
 
 @pytest.mark.parametrize("name", PACKAGES)

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).resolve().parents[2]
-PACKAGES = ("objectstore", "stream", "controller", "broker", "deploy", "pyspark_penstock", "pytest_penstock")
+PACKAGES = ("objectstore", "stream", "controller", "broker", "deploy", "penstock", "pyspark_penstock", "pytest_penstock")
 FILE_LINES_MAX = 600
 FUNCTION_LINES_MAX = 60
 COMMITTED_BYTES_MAX = 1_000_000

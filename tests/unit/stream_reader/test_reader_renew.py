@@ -113,11 +113,6 @@ def test_what_is_not_known_to_be_decided_any_more_is_lost_and_never_read() -> No
     assert [part.topic for part in slices] == ["b"]
 
 
-def test_the_package_is_imported_without_pyarrow_and_names_what_is_missing() -> None:
-    code = (
-        "import sys; sys.modules['pyarrow'] = None; import stream.reader, stream.reader.slices, stream.manifest.view\n"
-        "try: from stream.reader import scan\n"
-        "except ImportError as error: print('missing', error.name)"
-    )
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, timeout=60)
-    assert done.stdout.strip() == "missing pyarrow"
+def test_planners_are_imported_without_pyarrow() -> None:
+    code = "import sys; sys.modules['pyarrow'] = None; import stream.reader.cluster, stream.reader.slices, stream.manifest.view"
+    subprocess.run([sys.executable, "-c", code], check=True, timeout=60)

@@ -1,0 +1,107 @@
+"""The public Python API of Penstock: read topics from the object store, and run a cluster on this machine.
+
+Example:
+    >>> from penstock import scan, topics
+    >>> store = "s3://my-bucket?region=eu-west-1"
+    >>> [topic.name for topic in topics(store)]
+    ['orders']
+    >>> scan(store, "orders").to_table().num_rows
+    1000
+
+Every name is imported on first use, so `import penstock` is quick and needs no extra. `scan` needs the extra `reader`, `penstock.spark`
+the extra `spark`, and `Cluster(store="moto")` the extra `local`. Other packages of this distribution are internal: their names change.
+"""
+
+from importlib import import_module
+from typing import TYPE_CHECKING, Final
+
+if TYPE_CHECKING:
+    from deploy.errors import ClusterFailed as ClusterFailed
+    from objectstore.errors import ObjectStoreError as ObjectStoreError
+    from penstock._cluster import Cluster as Cluster
+    from penstock._topics import Topic as Topic
+    from penstock._topics import topics as topics
+    from stream.errors import StreamError as StreamError
+    from stream.manifest.errors import EndInDoubt as EndInDoubt
+    from stream.manifest.errors import ManifestNotFound as ManifestNotFound
+    from stream.manifest.errors import OffsetsLost as OffsetsLost
+    from stream.manifest.errors import OffsetsMissing as OffsetsMissing
+    from stream.manifest.errors import SeveralClusters as SeveralClusters
+    from stream.manifest.errors import TopicReplaced as TopicReplaced
+    from stream.manifest.errors import UnknownPartition as UnknownPartition
+    from stream.reader.config import ReadConfig as ReadConfig
+    from stream.reader.errors import ObjectStaysGone as ObjectStaysGone
+    from stream.reader.errors import ReadError as ReadError
+    from stream.reader.topic_scan import Scan as Scan
+    from stream.reader.topic_scan import scan as scan
+
+    __version__: str
+
+_MODULES: Final = {
+    "Cluster": "penstock._cluster",
+    "ClusterFailed": "deploy.errors",
+    "EndInDoubt": "stream.manifest.errors",
+    "ManifestNotFound": "stream.manifest.errors",
+    "ObjectStaysGone": "stream.reader.errors",
+    "ObjectStoreError": "objectstore.errors",
+    "OffsetsLost": "stream.manifest.errors",
+    "OffsetsMissing": "stream.manifest.errors",
+    "ReadConfig": "stream.reader.config",
+    "ReadError": "stream.reader.errors",
+    "Scan": "stream.reader.topic_scan",
+    "SeveralClusters": "stream.manifest.errors",
+    "StreamError": "stream.errors",
+    "Topic": "penstock._topics",
+    "TopicReplaced": "stream.manifest.errors",
+    "UnknownPartition": "stream.manifest.errors",
+    "scan": "stream.reader.topic_scan",
+    "topics": "penstock._topics",
+}
+"""The module that each public name comes from."""
+
+__all__ = [
+    "Cluster",
+    "ClusterFailed",
+    "EndInDoubt",
+    "ManifestNotFound",
+    "ObjectStaysGone",
+    "ObjectStoreError",
+    "OffsetsLost",
+    "OffsetsMissing",
+    "ReadConfig",
+    "ReadError",
+    "Scan",
+    "SeveralClusters",
+    "StreamError",
+    "Topic",
+    "TopicReplaced",
+    "UnknownPartition",
+    "__version__",
+    "scan",
+    "topics",
+]
+
+_READER: Final = frozenset({"numpy", "pyarrow"})
+"""Packages of the extra `reader` that its modules cannot do without."""
+
+
+if not TYPE_CHECKING:  # for type checkers the names above are all there are
+
+    def __getattr__(name: str) -> object:
+        if name == "__version__":
+            from importlib.metadata import version
+
+            return version("penstock")
+        if name not in _MODULES:
+            raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+        try:
+            return getattr(import_module(_MODULES[name]), name)
+        except ModuleNotFoundError as error:
+            package = (error.name or "").partition(".")[0]
+            if package not in _READER:
+                raise
+            raise ImportError(f'penstock.{name} needs the package {package}: pip install "penstock[reader]"', name=package) from error
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *__all__})

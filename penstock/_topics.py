@@ -1,0 +1,47 @@
+"""The topics of a cluster, read from the manifest in its object store."""
+
+from typing import NamedTuple
+from uuid import UUID
+
+from stream.reader.cluster import StoreCluster
+
+
+class Topic(NamedTuple):
+    """A topic as the manifest has it.
+
+    Attributes:
+        name: The name that clients use.
+        topic_id: The id. A topic that is deleted and created again gets a new one.
+        partition_count: The number of partitions; they are numbered from 0.
+    """
+
+    name: str
+    topic_id: UUID
+    partition_count: int
+
+
+def topics(store: str, *, cluster_id: str = "") -> list[Topic]:
+    """List the topics of a cluster. No broker is contacted: the newest manifest in the object store has them.
+
+    Internal topics, such as `__consumer_offsets`, are included. A topic appears within about 1 s of its creation: controllers publish
+    a manifest every `manifest.interval.ms`.
+
+    Args:
+        store: The URL of the object store: `s3://BUCKET?endpoint=URL` or `file:DIR`.
+        cluster_id: The cluster, needed only if the store holds several.
+
+    Returns:
+        The topics, by name.
+
+    Raises:
+        ManifestNotFound: The store holds no cluster, or not this one.
+        SeveralClusters: The store holds several clusters and `cluster_id` is empty.
+        ObjectStoreError: The URL is invalid, or the store cannot be read.
+
+    Example:
+        >>> from penstock import topics
+        >>> {topic.name: topic.partition_count for topic in topics("file:/data/objects")}
+        {'clicks': 12, 'orders': 3}
+    """
+    found = StoreCluster(store, cluster_id).topics()
+    return [Topic(topic.name, topic.topic_id, topic.partition_count) for topic in found]

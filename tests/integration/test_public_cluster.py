@@ -1,0 +1,50 @@
+"""`penstock.Cluster`: what a Kafka client writes is what `topics` and `scan` read, and nothing is left at the end."""
+
+import os
+import time
+from pathlib import Path
+
+import pytest
+from confluent_kafka import Producer
+from confluent_kafka.admin import AdminClient, NewTopic
+
+from deploy.cluster.state import is_running
+from penstock import Cluster, ClusterFailed, ManifestNotFound, scan, topics
+
+COUNT = 100
+
+
+def names_in(store: str) -> list[str]:
+    try:
+        return [topic.name for topic in topics(store)]
+    except ManifestNotFound:
+        return []
+
+
+def test_a_producer_and_a_scan_over_a_cluster_in_memory() -> None:
+    with Cluster(brokers=1, store="memory") as cluster:
+        store, servers = cluster.store, cluster.bootstrap_servers
+        with pytest.raises(ClusterFailed, match="running already"):
+            cluster.start()
+        admin = AdminClient({"bootstrap.servers": servers})
+        admin.create_topics([NewTopic("orders", 3)])["orders"].result(30)
+        producer = Producer({"bootstrap.servers": servers})
+        for number in range(COUNT):
+            producer.produce("orders", str(number), partition=number % 3)
+        assert producer.flush(30) == 0
+        deadline = time.monotonic() + 30
+        while "orders" not in names_in(store):
+            assert time.monotonic() < deadline
+        (orders,) = [topic for topic in topics(store) if topic.name == "orders"]
+        assert orders.partition_count == 3
+        values = scan(store, "orders").to_table()["value"].to_pylist()
+        assert sorted(int(value) for value in values) == list(range(COUNT))
+        directory = Path(store.removeprefix("file:"))
+        assert directory.is_dir()
+        state = cluster._running().state()
+        pids = [process.pid for process in state.processes if process.pid is not None] + [state.pid]
+        assert os.getpid() not in pids
+    assert not directory.exists()
+    assert not any(is_running(pid) for pid in pids)
+    with pytest.raises(ClusterFailed, match="not running"):
+        _ = cluster.store

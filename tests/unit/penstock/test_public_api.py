@@ -1,0 +1,103 @@
+"""`import penstock`: quick, complete, and clear about extras that are missing."""
+
+import importlib.metadata
+import importlib.util
+import subprocess
+import sys
+from pathlib import Path
+from types import SimpleNamespace
+
+import pytest
+
+import penstock
+from deploy.cluster import moto_store
+from penstock import Cluster, ClusterFailed, ManifestNotFound, ObjectStoreError, StreamError, UnknownPartition, scan, topics
+
+
+def output_of(code: str) -> str:
+    return subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, timeout=60).stdout
+
+
+def test_importing_it_loads_nothing_else() -> None:
+    loaded = output_of("import sys; before = set(sys.modules); import penstock; print(*(set(sys.modules) - before))").split()
+    assert {name.partition(".")[0] for name in loaded} & {"penstock", "stream", "objectstore", "deploy", "pyarrow", "msgspec"} == {
+        "penstock"
+    }
+
+
+def test_every_public_name_is_there() -> None:
+    for name in penstock.__all__:
+        assert getattr(penstock, name) is not None
+    assert set(penstock.__all__) <= set(dir(penstock))
+    assert penstock.__version__ == importlib.metadata.version("penstock")
+    with pytest.raises(AttributeError, match="module 'penstock' has no attribute 'scam'"):
+        penstock.scam  # type: ignore[attr-defined]  # noqa: B018
+
+
+def test_every_public_object_has_a_docstring() -> None:
+    for name in set(penstock.__all__) - {"__version__"}:
+        assert getattr(penstock, name).__doc__, name
+
+
+def test_what_is_missing_for_a_scan_is_said_with_what_to_type(tmp_path: Path) -> None:
+    code = (
+        "import sys; sys.modules['pyarrow'] = None; import penstock\n"
+        "try: penstock.scan\n"
+        "except ImportError as error: print(error.name, error)\n"
+        f"try: penstock.topics('file:{tmp_path}')\n"
+        "except penstock.ManifestNotFound: print('topics need no extra')\n"
+    )
+    needed = 'pyarrow penstock.scan needs the package pyarrow: pip install "penstock[reader]"'
+    assert output_of(code) == f"{needed}\ntopics need no extra\n"
+
+
+def test_what_is_missing_for_spark_is_said_with_what_to_type() -> None:
+    code = (
+        "import sys; sys.modules['pyspark'] = None; import penstock.spark\n"
+        "try: penstock.spark.register(None)\n"
+        "except ImportError as error: print(error.name, error)\n"
+    )
+    assert output_of(code) == 'pyspark penstock.spark needs the package pyspark: pip install "penstock[spark]"\n'
+
+
+def test_spark_gets_the_source_and_pushes_filters_down() -> None:
+    import penstock.spark
+    from pyspark_penstock import DefaultSource
+
+    sources: list[object] = []
+    settings: dict[str, str] = {}
+    session = SimpleNamespace(
+        dataSource=SimpleNamespace(register=sources.append), conf=SimpleNamespace(set=lambda name, value: settings.update({name: value}))
+    )
+    penstock.spark.register(session)  # type: ignore[arg-type]
+    assert sources == [DefaultSource]
+    assert settings == {"spark.sql.python.filterPushdown.enabled": "true"}
+
+
+def test_a_directory_without_a_cluster_and_an_address_that_is_none(tmp_path: Path) -> None:
+    for read in (lambda url: topics(url), lambda url: scan(url, "orders")):
+        with pytest.raises(ManifestNotFound, match="the store holds no manifest of any cluster"):
+            read(f"file:{tmp_path}")
+        with pytest.raises(ObjectStoreError):
+            read("ftp://bucket")
+    assert issubclass(UnknownPartition, StreamError)
+
+
+def test_the_module_is_the_command() -> None:
+    shown = subprocess.run([sys.executable, "-m", "penstock", "--version"], capture_output=True, text=True, check=True, timeout=60)
+    assert shown.stdout == f"penstock {penstock.__version__}\n"
+
+
+def test_a_cluster_refuses_what_can_not_be_before_it_starts(monkeypatch: pytest.MonkeyPatch) -> None:
+    with pytest.raises(ClusterFailed, match="33 is not allowed: 1 to 32"):
+        Cluster(brokers=33)
+    with pytest.raises(ClusterFailed, match="ftp://x is not allowed"):
+        Cluster(store="ftp://x")
+    find_spec = importlib.util.find_spec
+    monkeypatch.setattr(moto_store, "find_spec", lambda name: None if name == "moto" else find_spec(name))
+    with pytest.raises(ClusterFailed, match=r'pip install "penstock\[local\]"'):
+        Cluster(store="moto")
+    cluster = Cluster()
+    with pytest.raises(ClusterFailed, match="the cluster is not running"):
+        _ = cluster.bootstrap_servers
+    cluster.close()
