@@ -72,7 +72,7 @@ def spark_session() -> Iterator[SparkSession]:
         .config("spark.driver.memory", "2g")
         .config("spark.log.level", "ERROR")
         .config("spark.ui.enabled", "false")
-        .config("spark.python.unix.domain.socket.enabled", "true")  # as docs/spark.md recommends
+        .config("spark.python.unix.domain.socket.enabled", "true")  # as docs/reference/spark.md recommends
         .config("spark.ui.showConsoleProgress", "false")
         .config("spark.sql.shuffle.partitions", str(CORES))
         .getOrCreate()

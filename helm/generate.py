@@ -123,8 +123,9 @@ Unknown values are refused.
 |---|---|---|---|
 {values}
 
-The settings under `config.broker` and `config.controller` are those of [docs/configuration.md](../../docs/configuration.md), without
-what the chart computes; `values.schema.json` lists them with their limits.
+The settings under `config.broker` and `config.controller` are those of
+[docs/reference/configuration.md](../../docs/reference/configuration.md), without what the chart computes.
+`values.schema.json` lists them with their limits.
 
 ## External listeners
 

@@ -43,7 +43,7 @@ def show(
 
 @app.command()
 def docs() -> None:
-    """Every setting with its default, what is allowed and what it costs, as Markdown: docs/configuration.md."""
+    """Every setting with its default, what is allowed and what it costs, as Markdown: docs/reference/configuration.md."""
     from deploy.config.docs import markdown
 
     print(markdown(), end="")

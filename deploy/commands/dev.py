@@ -26,7 +26,7 @@ def dev(
     restart: Annotated[bool, typer.Option("--restart/--no-restart", help="Start a broker or controller that died again.")] = True,
     auto_balance: Annotated[bool, typer.Option("--auto-balance", help="Keep the brokers' loads equal and relieve slow brokers.")] = False,
     settings: Annotated[
-        list[str] | None, typer.Option("--set", metavar="KEY=VALUE", help="A setting of the nodes, as in docs/configuration.md.")
+        list[str] | None, typer.Option("--set", metavar="KEY=VALUE", help="A setting of the nodes, as in docs/reference/configuration.md.")
     ] = None,
     config: Annotated[str, typer.Option("--config", envvar="PENSTOCK_CONFIG", metavar="FILE", help="TOML file for the nodes.")] = "",
     topics: Annotated[str, typer.Option(help="Topics to create at the start, with partitions, as in orders:3,clicks:12")] = "",

@@ -55,7 +55,8 @@ def doctor(
         from difflib import get_close_matches
 
         near = get_close_matches(unknown[0], KINDS, n=1)
-        raise UsageError(f"--accept {unknown[0]!r} is no finding; {f'did you mean {near[0]}?' if near else 'docs/doctor.md lists them'}")
+        hint = f"did you mean {near[0]}?" if near else "docs/reference/doctor.md lists them"
+        raise UsageError(f"--accept {unknown[0]!r} is not a finding; {hint}")
     store_url, controllers = _found(store, controller, state_file)
     order = Order(
         store=store_url,

@@ -1,4 +1,4 @@
-"""The definition as text: `docs/configuration.md` and the `--help` of a node.
+"""The definition as text: `docs/reference/configuration.md` and the `--help` of a node.
 
 Invariant: pure and repeatable; the file in `docs/` is this output, byte for byte (a test compares).
 """
@@ -53,7 +53,7 @@ Set with Kafka's tools (`kafka-configs`, `alter_configs`), or when the topic is 
 
 
 def markdown() -> str:
-    """docs/configuration.md."""
+    """docs/reference/configuration.md."""
     lines = [_HEAD]
     done: set[type[Any]] = set()
     for part in (part for parts in PARTS.values() for part in parts):
@@ -105,7 +105,7 @@ def help_text(role: Role) -> str:
         *(commands if role == "controller" else ()),
         f"Run one {role}. Every setting is a flag ({flag_of(example)}), a variable ({variable_of(example)}) or a key of the TOML file",
         f"({example}), at its top or in a table [{role}]; flags win over variables, variables over the file.",
-        f"`penstock config show --role {role}` shows what counts, docs/configuration.md tells more about each.",
+        f"`penstock config show --role {role}` shows what counts, docs/reference/configuration.md tells more about each.",
         "",
         "  --config FILE (PENSTOCK_CONFIG)",
     ]

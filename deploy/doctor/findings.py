@@ -1,7 +1,7 @@
 """What a check of a deployment may find: every finding with its sentence and the way to mend it, in one table.
 
 Invariants: pure; codes are words that scripts rely on: never give one another meaning. A sentence says what is wrong and with what; the way
-to mend it names commands and settings that exist. `docs/doctor.md` is generated from here, a test compares.
+to mend it names commands and settings that exist. `docs/reference/doctor.md` is generated from here, a test compares.
 Must not gather or judge: `gather` and `judge` do.
 """
 

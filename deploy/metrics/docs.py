@@ -1,6 +1,6 @@
-"""The table as text: `docs/metrics.md`.
+"""The table as text: `docs/reference/metrics.md`.
 
-    python -m deploy.metrics.docs > docs/metrics.md
+    python -m deploy.metrics.docs > docs/reference/metrics.md
 
 Invariant: repeatable; the file in `docs/` is this output, byte for byte (a test compares).
 """
@@ -24,7 +24,7 @@ buckets from 0.4 ms to 105 s, each twice as long as the one before.
 
 Sums over brokers are the cluster's. Of controllers, `penstock_controller_*` of the kind "Leader only" is 0 on all others, so sum it;
 `penstock_cluster_*` is what each controller's own image says, so take the maximum. Dashboards and alerts built on them are in
-`helm/penstock/dashboards` and `helm/penstock/rules`; what to do about an alert is in [operations.md](operations.md).
+`helm/penstock/dashboards` and `helm/penstock/rules`; what to do about an alert is in [operations.md](../operations.md).
 """
 _TITLES: Final[dict[tuple[Role, ...], str]] = {ROLES: "Every node", ("broker",): "Brokers", ("controller",): "Controllers"}
 

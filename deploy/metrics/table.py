@@ -1,4 +1,4 @@
-"""Every metric that a node shows: name, type, labels, meaning. `docs/metrics.md` is written from it, readers fill it.
+"""Every metric that a node shows: name, type, labels, meaning. `docs/reference/metrics.md` is written from it, readers fill it.
 
 Invariants: names are `penstock_<part>_<what>_<unit>`, counters end in `_total`; no label has values without bound: topics, partitions,
 clients and keys never are labels. A reader gives values for metrics of this table only (`deploy.metrics.exposition` refuses others).

@@ -1,1 +1,1 @@
-"""OpenTelemetry traces of produce requests and of moves: docs/traces.md, ADR 0029. `set_up` imports the rest when it is wanted."""
+"""OpenTelemetry traces of produce requests and moves (docs/reference/traces.md, ADR 0029). `set_up` imports the rest on demand."""

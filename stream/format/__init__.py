@@ -1,1 +1,1 @@
-"""The one object format: layout, writer and reader, all pure. Byte by byte in docs/formats.md."""
+"""The one object format: layout, writer and reader, all pure. Byte by byte in docs/reference/formats.md."""

@@ -1,4 +1,4 @@
-"""Byte layout of Penstock objects: constants and structs, nothing else. `docs/formats.md` says the same in prose.
+"""Byte layout of Penstock objects: constants and structs, nothing else. `docs/reference/formats.md` says the same in prose.
 
     header | blocks, without gaps | index = copy of the header + one entry per block | footer
 

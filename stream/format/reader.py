@@ -2,7 +2,7 @@
 
 Invariant: damaged, truncated or hostile bytes raise ObjectCorrupt; nothing is allocated by a length that was not checked against the bytes
 that are there. Every byte of an object is covered: header, index, footer by CRCs of their own, blocks by their entries, and blocks lie
-side by side from the header to the index. Must not do I/O. Layout: `docs/formats.md`.
+side by side from the header to the index. Must not do I/O. Layout: `docs/reference/formats.md`.
 """
 
 from bisect import bisect_right

@@ -2,7 +2,7 @@
 
 Invariant: what `build_object` returns, `reader.verify_object` accepts; payload is referenced, never copied. Blocks are cut only between
 entries, so a block always holds whole batches. A gap or overlap inside a run, or streams out of order, raises NotContiguous or ValueError:
-such an object is never built. Must not do I/O or look at record bytes. Layout: `docs/formats.md`.
+such an object is never built. Must not do I/O or look at record bytes. Layout: `docs/reference/formats.md`.
 """
 
 from collections.abc import Sequence

@@ -4,7 +4,7 @@
 
 Invariants: nothing is believed before its CRC-32C holds, nothing is allocated by a length beyond `SECTION_BYTES_MAX`; what contradicts
 itself raises ObjectCorrupt with the object's key and the position. Columns are packed arrays, so that 100,000 entries decode in some 30 ms.
-Must not do I/O. Layout: `docs/formats.md` 7. **Stored: a change of it needs a new VERSION.**
+Must not do I/O. Layout: `docs/reference/formats.md` 7. **Stored: a change of it needs a new VERSION.**
 """
 
 import sys

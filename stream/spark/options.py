@@ -2,7 +2,7 @@
 
 Invariant: the answer depends on the options alone; names are taken in any case. `kafka.*` options are for brokers: a few must not be set,
 one counts (`isolation.level`), the others are named in one warning, so that a job switches by changing its format.
-Source: Spark `KafkaSourceProvider`; `docs/spark.md`.
+Source: Spark `KafkaSourceProvider`; `docs/reference/spark.md`.
 """
 
 import re

@@ -3,7 +3,7 @@ its checkpoint lies.
 
 Invariant: whoever writes first decides (`If-None-Match: *`), everybody else takes what lies there. Ids of topics are kept beside it, one
 object each, for offsets of a topic that was deleted and created again mean nothing. Nothing here is ever changed; deleting the prefix makes
-the query a new one. Source: Spark `KafkaSourceInitialOffsetWriter` (`sources/0/0` of the checkpoint); `docs/formats.md` 10.
+the query a new one. Source: Spark `KafkaSourceInitialOffsetWriter` (`sources/0/0` of the checkpoint); `docs/reference/formats.md` 10.
 """
 
 import asyncio

@@ -11,7 +11,7 @@ pytestmark = pytest.mark.system
 
 EXAMPLES = {
     match["name"]: match["code"]
-    for match in re.finditer(r"```python\n# (?P<name>\S+)\n(?P<code>.*?)```", (ROOT / "docs/pytest.md").read_text(), re.DOTALL)
+    for match in re.finditer(r"```python\n# (?P<name>\S+)\n(?P<code>.*?)```", (ROOT / "docs/reference/pytest.md").read_text(), re.DOTALL)
 }
 
 

@@ -1,7 +1,7 @@
 """Options of a write: those of `format("kafka")`, its checks and error texts, and what makes a write happen once.
 
-Invariant: the answer depends on the options alone; names are taken in any case. What readers are told may be given too, so that a job has
-one set of options. Source: Spark `KafkaSourceProvider#kafkaParamsForProducer`; Delta's `txnAppId` and `txnVersion`; `docs/spark.md`.
+Invariant: the answer depends on the options alone; names are taken in any case. Options of the source are accepted, so that a job has one
+set of options. Source: Spark `KafkaSourceProvider#kafkaParamsForProducer`; Delta's `txnAppId` and `txnVersion`; `docs/reference/spark.md`.
 """
 
 import re

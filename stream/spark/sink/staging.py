@@ -2,7 +2,7 @@
 
 Invariants: a task's objects are named by nobody but the message that it hands to the driver, so what a failed attempt left is never read.
 Objects go when their batch is known to be committed, and older ones with them. Bounded: one object's rows are in memory, never a task's.
-Source: `docs/formats.md` 11.
+Source: `docs/reference/formats.md` 11.
 """
 
 from collections.abc import Iterator, Sequence

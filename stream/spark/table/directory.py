@@ -5,7 +5,7 @@
 
 Invariants: commit n + 1 is written with If-None-Match by who has read commit n, so one of two writers wins; a file that no commit names is
 none of the table's. Every `WHOLE_EVERY`th commit names all files, so readers begin there. Nothing is overwritten.
-Source: Delta Lake's log, made smaller; docs/table.md has the format for readers.
+Source: Delta Lake's log, made smaller; docs/reference/table.md has the format for readers.
 """
 
 import asyncio

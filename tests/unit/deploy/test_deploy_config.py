@@ -246,8 +246,8 @@ def test_a_pod_s_name_gives_its_id_and_its_addresses() -> None:
 
 
 def test_the_document_is_what_the_definition_says() -> None:
-    """Run `penstock config docs > docs/configuration.md` after a change."""
-    assert (ROOT / "docs" / "configuration.md").read_text() == markdown()
+    """Run `penstock config docs > docs/reference/configuration.md` after a change."""
+    assert (ROOT / "docs" / "reference" / "configuration.md").read_text() == markdown()
 
 
 @pytest.mark.parametrize("role", ROLES)

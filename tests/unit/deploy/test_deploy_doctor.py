@@ -271,7 +271,9 @@ def test_objects() -> None:
 
 
 def test_every_finding_is_in_the_documentation_and_the_file_is_as_generated() -> None:
-    assert (ROOT / "docs" / "doctor.md").read_text() == as_markdown(), "python -m deploy.doctor.docs > docs/doctor.md"
+    assert (ROOT / "docs" / "reference" / "doctor.md").read_text() == as_markdown(), (
+        "python -m deploy.doctor.docs > docs/reference/doctor.md"
+    )
     assert all(f"`{code}`" in as_markdown() for code in KINDS)
 
 

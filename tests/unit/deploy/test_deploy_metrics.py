@@ -33,8 +33,8 @@ def anchors(text: str) -> set[str]:
 
 
 def test_the_document_is_up_to_date() -> None:
-    """Run `python -m deploy.metrics.docs > docs/metrics.md` after a change."""
-    assert (ROOT / "docs" / "metrics.md").read_text() == markdown()
+    """Run `python -m deploy.metrics.docs > docs/reference/metrics.md` after a change."""
+    assert (ROOT / "docs" / "reference" / "metrics.md").read_text() == markdown()
 
 
 def test_dashboards_are_up_to_date() -> None:
@@ -96,7 +96,7 @@ def test_brokers_are_scaled_by_what_the_rules_record() -> None:
 
 def test_log_events_and_settings_that_operators_are_told_of_exist() -> None:
     code = "\n".join(path.read_text() for package in ("stream", "broker", "controller") for path in (ROOT / package).rglob("*.py"))
-    settings = (ROOT / "docs" / "configuration.md").read_text()
+    settings = (ROOT / "docs" / "reference" / "configuration.md").read_text()
     told = set(re.findall(r"`([a-z]+(?:_[a-z]+)+)`", OPERATIONS)) - set(re.findall(r"`(penstock_\w+)`", OPERATIONS))
     assert len(told) > 25
     missing = {event for event in told - {"put_if_absent"} if f'"{event}"' not in code}

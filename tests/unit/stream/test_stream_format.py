@@ -18,7 +18,7 @@ from stream.format.writer import BuiltObject, RunEntry, StreamRun, build_object,
 from stream.ids import Millis, NodeEpoch, NodeId, Offset, StreamId, WalSequence
 from stream.ports import ObjectRole, StreamRange, WalIdentity
 
-DOCUMENT = Path(__file__).resolve().parents[3] / "docs" / "formats.md"
+DOCUMENT = Path(__file__).resolve().parents[3] / "docs" / "reference" / "formats.md"
 WRITER = WalIdentity(NodeId(3), NodeEpoch(9))
 
 
@@ -234,7 +234,7 @@ def test_what_the_writer_refuses() -> None:
 
 
 def test_the_bytes_are_those_of_the_documentation() -> None:
-    """What is stored must stay: docs/formats.md is what readers in other languages were written from."""
+    """What is stored must stay: docs/reference/formats.md is what readers in other languages were written from."""
     batch = encode_batch([Record(0, 1_700_000_000_000, b"k", b"v"), Record(1, 1_700_000_000_005, None, b"")])
     patch_offset_and_epoch(batch, 0, 100, 7)
     entry = RunEntry(Offset(100), Offset(102), 2, Millis(1_700_000_000_005), bytes(batch))
