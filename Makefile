@@ -62,6 +62,15 @@ check: venv ## lint, types (mypy and pyright, strict), import contracts, house r
 	$(BIN)/pytest -q -p no:cacheprovider tests/tidy tests/helm/test_helm_files.py
 
 # Two lanes at a time, since most tests wait for processes more than they compute; each lane's output comes when it ends.
+.PHONY: reference
+reference: venv ## rewrite the pages of docs/reference that are generated from the code
+	$(BIN)/penstock config docs > docs/reference/configuration.md
+	$(BIN)/python -m deploy.metrics.docs > docs/reference/metrics.md
+	$(BIN)/python -m deploy.doctor.docs > docs/reference/doctor.md
+	$(BIN)/python -m deploy.reference.cli > docs/reference/cli.md
+	$(BIN)/python -m deploy.reference.errors > docs/reference/errors.md
+	$(BIN)/python -m deploy.reference.kafka_apis > docs/reference/kafka-apis.md
+
 .PHONY: test
 test: check jre ## everything that CI runs: 20 to 27 minutes on 2 slow cores
 	@deploy/ensure-helm.sh --if-possible > /dev/null & $(MAKE) --no-print-directory test-fast && wait $$!

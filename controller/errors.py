@@ -11,7 +11,7 @@ from controller.rpc.messages import Status
 
 
 class ControllerError(Exception):
-    """Base of everything this package raises on purpose."""
+    """Base of the errors of controllers and their clients."""
 
     retriable: ClassVar[bool] = False
 
@@ -63,7 +63,7 @@ class NotLeader(ControllerError):
 
 
 class ChangeRefused(ControllerError):
-    """The quorum can not be changed so, or not now."""
+    """The quorum cannot be changed in this way, or not now."""
 
 
 class QuorumClosed(ControllerError):
@@ -171,7 +171,7 @@ class LogBehindBackup(ControllerError):
 
 
 class RecoveryRefused(ControllerError):
-    """A recovery that can not be done, or that nobody should do by accident. Nothing was written unless it says so."""
+    """The recovery cannot be done, or needs an explicit option. Nothing was written unless the message says so."""
 
 
 class DataDirInUse(ControllerError):

@@ -10,19 +10,19 @@ from typing import ClassVar
 
 
 class DeployError(Exception):
-    """Base; the text is what the user reads."""
+    """Base of the errors of the command line."""
 
     exit_code: ClassVar[int] = 1
 
 
 class UsageError(DeployError):
-    """A flag, variable, key or value that can not be."""
+    """A flag, variable, key or value is not valid."""
 
     exit_code: ClassVar[int] = 2
 
 
 class UnknownSetting(UsageError):
-    """A key that no setting has. `source` says where it stands: a flag, a variable, a file."""
+    """No setting has this name. `source` says where it stands: a flag, a variable, a file."""
 
     def __init__(self, key: str, source: str, known: Sequence[str]) -> None:
         near = get_close_matches(key, known, n=1, cutoff=0.4)
@@ -32,7 +32,7 @@ class UnknownSetting(UsageError):
 
 
 class PortTaken(DeployError):
-    """Somebody else listens there."""
+    """Another process listens on the port."""
 
     def __init__(self, host: str, port: int, flag: str) -> None:
         super().__init__(
@@ -42,11 +42,11 @@ class PortTaken(DeployError):
 
 
 class ClusterFailed(DeployError):
-    """A local cluster that did not start, or lost a process that it can not do without."""
+    """A local cluster did not start, or lost a process that it needs."""
 
 
 class NoController(DeployError):
-    """The metadata can not be read because nobody says where the controller is, or it does not answer."""
+    """The metadata cannot be read: the address of the controller is not known, or it does not answer."""
 
 
 class KafkaFailed(DeployError):

@@ -9,7 +9,7 @@ from typing import ClassVar
 
 
 class ObjectStoreError(Exception):
-    """Base of everything this package raises on purpose."""
+    """Base of the errors of object stores."""
 
     retriable: ClassVar[bool] = False
 

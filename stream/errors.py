@@ -4,7 +4,7 @@ from stream.ids import Offset, StreamId, WalSequence
 
 
 class StreamError(Exception):
-    """Base of what goes wrong with streams and with reading them from the store."""
+    """Base of the errors of streams, objects and readers."""
 
     retriable = False
 
@@ -40,6 +40,8 @@ class ObjectNotPrepared(StreamError):
 
 
 class OffsetOutOfRange(StreamError):
+    """The offset lies before the start or behind the end of the stream."""
+
     def __init__(self, stream_id: StreamId, offset: Offset, start_offset: Offset, end_offset: Offset) -> None:
         super().__init__(f"stream {stream_id}: offset {offset} is outside [{start_offset}, {end_offset})")
         self.stream_id = stream_id

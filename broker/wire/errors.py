@@ -40,7 +40,7 @@ class InvalidText(WireError):
 
 
 class TrailingBytes(WireError):
-    """The message ended before its frame did: the peer means another version than it says."""
+    """The message ended before its frame: the peer uses another version than the header says."""
 
     def __init__(self, left_bytes: int) -> None:
         super().__init__(f"{left_bytes} bytes are left in the frame after the message")
@@ -57,7 +57,7 @@ class FrameTooLarge(WireError):
 
 
 class UnsupportedApi(WireError):
-    """The API key is unknown, or the version is not served. As in Kafka there is no answer but to close."""
+    """The API key is unknown, or the version is not served. As in Kafka, the connection is closed."""
 
     def __init__(self, api_key: int, api_version: int) -> None:
         super().__init__(f"API key {api_key} version {api_version} is not served here; ask with ApiVersions first")
@@ -66,4 +66,4 @@ class UnsupportedApi(WireError):
 
 
 class UnencodableValue(Exception):
-    """We tried to send a value that the protocol cannot carry (local fault, a bug of the caller)."""
+    """The protocol cannot carry the value that was to be sent. This is a bug of the sender."""

@@ -35,7 +35,7 @@ class ManifestWentBack(StreamError):
 
 
 class UnknownPartition(StreamError):
-    """The topic does not exist, or has no partition of this number."""
+    """The topic, or this partition of it, does not exist."""
 
     def __init__(self, topic: str, partition: int | None) -> None:
         super().__init__(f"topic {topic!r} does not exist" if partition is None else f"topic {topic!r} has no partition {partition}")
@@ -104,7 +104,7 @@ class WalksTooSlow(StreamError):
 
 
 class TooManyLeases(StreamError):
-    """The cluster has as many leases as it may have."""
+    """The store holds as many leases as the controllers obey."""
 
     def __init__(self, count_max: int) -> None:
         super().__init__(f"{count_max} leases exist already: release those that are not needed, or wait until they expire")

@@ -13,15 +13,15 @@ _LOSS = (
 
 
 class InvalidOption(StreamError, ValueError):
-    """An option, or a combination of them, that can not be."""
+    """An option, or a combination of options, is not valid."""
 
 
 class OffsetsMismatch(StreamError):
-    """Offsets that contradict each other, or the partitions that exist."""
+    """Offsets contradict each other or the partitions that exist."""
 
 
 class DataLoss(StreamError):
-    """Offsets that were promised can not be read any more, and `failOnDataLoss` is true."""
+    """Offsets of the query cannot be read any more, and `failOnDataLoss` is true."""
 
     def __init__(self, reason: str) -> None:
         super().__init__(_LOSS + reason)

@@ -21,7 +21,7 @@ class WriteFailed(StreamError):
 
 
 class ProducerFailed(StreamError):
-    """The producer can not go on: it was fenced, say, or records were not acknowledged in time without a reason of their own."""
+    """The producer cannot go on: it was fenced, for instance, or records were not acknowledged in time."""
 
 
 class TransactionFailed(StreamError):
@@ -29,8 +29,8 @@ class TransactionFailed(StreamError):
 
 
 class InvalidRow(StreamError, ValueError):
-    """A row that can be no record."""
+    """A row cannot become a record."""
 
 
 class StaleWrite(StreamError):
-    """This write is older than what was written already, or somebody else's: writing it could repeat records, leaving it out lose some."""
+    """The write is older than the last one, or belongs to another query. Writing it could repeat records, skipping it lose some."""

@@ -4,27 +4,27 @@ from stream.errors import StreamError
 
 
 class TableError(StreamError):
-    """Base; also what needs no more than its text."""
+    """Base of the errors of table export."""
 
 
 class InvalidTable(TableError):
-    """An option, or a table that can not take these rows."""
+    """An option is not valid, or the table cannot take these rows."""
 
 
 class InvalidSchema(TableError):
-    """The schema of the values is none, or has a type that no column has."""
+    """The file is not a schema, or has a type that no column supports."""
 
 
 class OtherTopic(TableError):
-    """The table goes on from offsets of another topic, perhaps one of the same name that was deleted."""
+    """The table continues another topic, perhaps a deleted one of the same name."""
 
 
 class RecordsLost(TableError):
-    """Retention was faster than the export."""
+    """Retention removed records before the export read them."""
 
 
 class CommitConflict(TableError):
-    """Somebody else committed first. This commit did not and will not happen."""
+    """Another writer committed first. This commit did not and will not happen."""
 
     retriable = True
 

@@ -1,0 +1,1 @@
+"""Generators of the pages under `docs/reference/` that describe the command line, the Kafka APIs and the errors."""

@@ -1,0 +1,74 @@
+"""Write `docs/reference/cli.md`: every command with its arguments, options and defaults, as Typer documents them.
+
+    python -m deploy.reference.cli > docs/reference/cli.md
+
+Invariant: repeatable; the file in `docs/` is this output, byte for byte (a test compares).
+"""
+
+import re
+import subprocess
+import sys
+from typing import Final
+
+from deploy.config.docs import first_sentence
+
+_HEAD: Final = """\
+# Command line
+
+<!-- Written by `python -m deploy.reference.cli`; do not edit. -->
+
+`penstock --help` and `penstock COMMAND --help` print the same text.
+An option with an environment variable takes its value from there when the option is absent.
+`penstock broker` and `penstock controller` without a subcommand run one node.
+Their options are the settings of the node, listed under [Configuration](configuration.md).
+
+| exit code | meaning |
+|---|---|
+| 0 | done |
+| 1 | the command failed; one `error:` line says why |
+| 2 | the command was called wrongly: an unknown option, setting or value |
+| 3 | a node was fenced or lost its metadata; its supervisor starts it again |
+| 130 | interrupted with Ctrl-C |
+
+`penstock doctor` also uses 2 when a check could not be made.
+
+"""
+_QUOTES: Final = {"&#x27;": "'", "&quot;": '"', "&gt;": ">"}
+_SECTION: Final = re.compile(r"^#+ `(?P<name>.+)`\n\n(?P<help>.+)$", re.MULTILINE)
+_COMMAND: Final = re.compile(r"^\* `(?P<name>[a-z]+)`(?:: .*)?$")
+
+
+def markdown() -> str:
+    """Return the page. Runs Typer's own generator in a process of its own, which takes about a second."""
+    command = (sys.executable, "-m", "typer", "deploy.app", "utils", "docs", "--name", "penstock")
+    text = subprocess.run(command, capture_output=True, text=True, check=True).stdout  # noqa: S603  # a fixed command
+    for escaped, plain in _QUOTES.items():
+        text = text.replace(escaped, plain)
+    _, _, body = text.partition("\n\n")
+    return _HEAD + "\n".join(_with_links(body.rstrip().splitlines(), _first_sentences(text))) + "\n"
+
+
+def _first_sentences(text: str) -> dict[str, str]:
+    return {found["name"]: first_sentence(found["help"]) for found in _SECTION.finditer(text)}
+
+
+def _with_links(lines: list[str], sentences: dict[str, str]) -> list[str]:
+    """Give lists of commands whole sentences and links, and leave out `--help`, which every command has."""
+    here, is_commands, linked = "penstock", False, list[str]()
+    for line in lines:
+        if line.startswith("* `--help`"):
+            continue
+        if line.startswith("#"):
+            here = line.strip("# `")
+        elif line.startswith("**"):
+            is_commands = line == "**Commands**:"
+        if is_commands and (found := _COMMAND.match(line)):
+            name = f"{here} {found['name']}"
+            linked.append(f"* [`{name}`](#{name.replace(' ', '-')}): {sentences[name]}")
+        else:
+            linked.append(line)
+    return linked
+
+
+if __name__ == "__main__":
+    sys.stdout.write(markdown())

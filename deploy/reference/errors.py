@@ -1,0 +1,173 @@
+"""Write `docs/reference/errors.md`: the Kafka error codes that brokers send and the error classes, with what to do.
+
+    python -m deploy.reference.errors > docs/reference/errors.md
+
+Invariant: repeatable; the file in `docs/` is this output, byte for byte (a test compares). Another test compares `ADVICE` with the codes
+that the sources of the broker name.
+"""
+
+import inspect
+import sys
+from collections.abc import Iterator
+from types import ModuleType
+from typing import Final
+
+from broker.wire import errors as wire
+from broker.wire.error_codes import ErrorCode
+from controller import errors as controller
+from deploy import errors as deploy
+from objectstore import errors as objectstore
+from stream import errors as stream
+from stream.manifest import errors as manifest
+from stream.reader import errors as reader
+from stream.spark import errors as spark
+from stream.spark.sink import errors as sink
+from stream.spark.table import errors as table
+
+_HEAD: Final = """\
+# Errors
+
+<!-- Written by `python -m deploy.reference.errors`; do not edit. -->
+
+## Kafka error codes
+
+These are the codes that brokers send.
+"Retried" means that Kafka's clients try again by themselves, so an application sees the error only when its timeout is over.
+
+| code | name | retried | what to do |
+|---|---|---|---|
+"""
+_CLASSES_HEAD: Final = """
+## Error classes
+
+Messages of nodes, commands, `scan`, Spark and table export carry these names.
+"Retry" means that the same call may succeed later without a change.
+"""
+_ASK_LEADER: Final = "Refresh metadata and ask the leader. Clients do so by themselves."
+_ASK_COORDINATOR: Final = "Look the coordinator up again. Clients do so by themselves."
+_REJOIN: Final = "Join the group again. Clients do so by themselves; commits of the old generation are refused."
+_NEW_PRODUCER: Final = "Close the producer and open another one. A newer start of the same `transactional.id` may be running."
+
+ADVICE: Final[dict[ErrorCode, str]] = {
+    ErrorCode.UNKNOWN_SERVER_ERROR: "This is a bug. The log of the broker has an event `request_failed` with the traceback.",
+    ErrorCode.OFFSET_OUT_OF_RANGE: "The partition does not have the offset. `auto.offset.reset` decides where to go on.",
+    ErrorCode.CORRUPT_MESSAGE: (
+        "To a producer: the batch was damaged on its way and is sent again. To a consumer: an object of the store is damaged or lost. "
+        "Run `penstock doctor`."
+    ),
+    ErrorCode.UNKNOWN_TOPIC_OR_PARTITION: "Check the name, or create the topic. A new topic may take a moment to reach all brokers.",
+    ErrorCode.LEADER_NOT_AVAILABLE: "Wait: an election is under way, or the leader still opens the partition.",
+    ErrorCode.NOT_LEADER_OR_FOLLOWER: _ASK_LEADER,
+    ErrorCode.REQUEST_TIMED_OUT: "The store or the controllers are slow. Run `penstock top` and `penstock doctor`.",
+    ErrorCode.MESSAGE_TOO_LARGE: "Send smaller batches, or raise `max.message.bytes` of the topic.",
+    ErrorCode.OFFSET_METADATA_TOO_LARGE: "Commit less metadata with the offset.",
+    ErrorCode.COORDINATOR_LOAD_IN_PROGRESS: "Wait: the coordinator reads its log.",
+    ErrorCode.COORDINATOR_NOT_AVAILABLE: _ASK_COORDINATOR,
+    ErrorCode.NOT_COORDINATOR: _ASK_COORDINATOR,
+    ErrorCode.INVALID_TOPIC_EXCEPTION: "Use another name: at most 249 letters, digits, `.`, `_`, `-`. Internal topics are read-only.",
+    ErrorCode.RECORD_LIST_TOO_LARGE: "Send fewer records in one request.",
+    ErrorCode.INVALID_REQUIRED_ACKS: "Set `acks` to `all`, `1` or `0`.",
+    ErrorCode.ILLEGAL_GENERATION: _REJOIN,
+    ErrorCode.INCONSISTENT_GROUP_PROTOCOL: "Give all members of the group the same protocol type and at least one common assignor.",
+    ErrorCode.INVALID_GROUP_ID: "Set a `group.id` that is not empty.",
+    ErrorCode.UNKNOWN_MEMBER_ID: _REJOIN,
+    ErrorCode.INVALID_SESSION_TIMEOUT: (
+        "Choose a `session.timeout.ms` between `group.min.session.timeout.ms` and `group.max.session.timeout.ms`."
+    ),
+    ErrorCode.REBALANCE_IN_PROGRESS: _REJOIN,
+    ErrorCode.INVALID_COMMIT_OFFSET_SIZE: "Commit fewer offsets, or less metadata, in one request.",
+    ErrorCode.INVALID_TIMESTAMP: (
+        "Correct the clock of the producer, or raise `message.timestamp.before.max.ms` or `message.timestamp.after.max.ms` of the topic."
+    ),
+    ErrorCode.UNSUPPORTED_VERSION: "The client asks for a version that is not served; see [Kafka APIs](kafka-apis.md).",
+    ErrorCode.TOPIC_ALREADY_EXISTS: "Use the topic that exists, or choose another name.",
+    ErrorCode.INVALID_PARTITIONS: "Ask for more partitions than there are; partitions cannot be removed.",
+    ErrorCode.INVALID_REPLICATION_FACTOR: "Use -1, or at most the number of brokers. It counts candidates, not copies.",
+    ErrorCode.INVALID_REPLICA_ASSIGNMENT: "Name brokers that exist, each once.",
+    ErrorCode.INVALID_CONFIG: "Correct the topic config that the message names; see [Configuration](configuration.md#topics).",
+    ErrorCode.NOT_CONTROLLER: "The controllers elect a leader. Try again.",
+    ErrorCode.INVALID_REQUEST: "The request contradicts itself; the message says how.",
+    ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER: (
+        "Records between this batch and the one before were not written. Clients send them again in order; "
+        "if they cannot, close the producer and open another one."
+    ),
+    ErrorCode.DUPLICATE_SEQUENCE_NUMBER: "Nothing: the batch was written before. Its offset is not known any more.",
+    ErrorCode.INVALID_PRODUCER_EPOCH: _NEW_PRODUCER,
+    ErrorCode.INVALID_TXN_STATE: "Begin a transaction before writing to it, and end it once.",
+    ErrorCode.INVALID_PRODUCER_ID_MAPPING: _NEW_PRODUCER,
+    ErrorCode.INVALID_TRANSACTION_TIMEOUT: "Lower `transaction.timeout.ms` to at most the broker's `transaction.max.timeout.ms`.",
+    ErrorCode.CONCURRENT_TRANSACTIONS: "Wait: the last transaction of this producer is being completed. Clients do so by themselves.",
+    ErrorCode.TRANSACTION_COORDINATOR_FENCED: "Nothing: brokers send it to each other when a coordinator has moved.",
+    ErrorCode.OPERATION_NOT_ATTEMPTED: "Look at the other partitions in the answer: one of them was refused.",
+    ErrorCode.KAFKA_STORAGE_ERROR: "The store refuses or has lost an object. Run `penstock doctor`.",
+    ErrorCode.NON_EMPTY_GROUP: "Stop the members of the group before deleting it.",
+    ErrorCode.GROUP_ID_NOT_FOUND: "Check the group's id; groups without members and offsets are removed.",
+    ErrorCode.FETCH_SESSION_ID_NOT_FOUND: "Nothing: brokers keep no fetch sessions, and clients then send full requests.",
+    ErrorCode.FENCED_LEADER_EPOCH: _ASK_LEADER,
+    ErrorCode.UNKNOWN_LEADER_EPOCH: "Wait: the broker has not learned of this leader epoch yet. Clients try again.",
+    ErrorCode.UNSUPPORTED_COMPRESSION_TYPE: "Compress with gzip, snappy, lz4 or zstd.",
+    ErrorCode.STALE_BROKER_EPOCH: "The broker was fenced and restarts. Try again.",
+    ErrorCode.MEMBER_ID_REQUIRED: "Nothing: clients join again with the member id from the answer.",
+    ErrorCode.PREFERRED_LEADER_NOT_AVAILABLE: "Start the preferred leader, or reassign the partition.",
+    ErrorCode.GROUP_MAX_SIZE_REACHED: "Run fewer consumers in the group, or raise `group.max.size`.",
+    ErrorCode.FENCED_INSTANCE_ID: "Give each consumer a `group.instance.id` of its own.",
+    ErrorCode.ELECTION_NOT_NEEDED: "Nothing: the preferred leader leads already.",
+    ErrorCode.NO_REASSIGNMENT_IN_PROGRESS: "Nothing: there is no move to cancel.",
+    ErrorCode.INVALID_RECORD: "Correct the record; the message says what is wrong with it.",
+    ErrorCode.UNSTABLE_OFFSET_COMMIT: "Wait: a transaction with this offset is open. Clients try again.",
+    ErrorCode.PRODUCER_FENCED: _NEW_PRODUCER,
+    ErrorCode.UNKNOWN_TOPIC_ID: "Refresh metadata: the topic was deleted, and perhaps created again under the same name.",
+    ErrorCode.BROKER_ID_NOT_REGISTERED: "The broker was removed from the cluster. Ask another one.",
+    ErrorCode.TRANSACTIONAL_ID_NOT_FOUND: "Check the transactional id; ids that are not used expire.",
+    ErrorCode.MISMATCHED_ENDPOINT_TYPE: "Send requests for controllers to a controller, and requests for brokers to a broker.",
+    ErrorCode.UNSUPPORTED_ENDPOINT_TYPE: "Ask for endpoint type 1 (brokers).",
+}
+"""What to do about each code that a broker sends."""
+
+MODULES: Final[tuple[tuple[str, ModuleType], ...]] = (
+    ("Object store", objectstore),
+    ("Streams: WAL, objects, reads", stream),
+    ("Controllers", controller),
+    ("Kafka protocol", wire),
+    ("Readers: the manifest", manifest),
+    ("Readers: `scan` and Spark tasks", reader),
+    ("Spark source", spark),
+    ("Spark sink", sink),
+    ("Table export", table),
+    ("Command line", deploy),
+)
+
+
+def markdown() -> str:
+    codes = "\n".join(_code_row(code) for code in sorted(ADVICE))
+    chapters = "\n".join(f"\n### {title}\n\n| error | retry | meaning |\n|---|---|---|\n{_table(module)}" for title, module in MODULES)
+    return f"{_HEAD}{codes}\n{_CLASSES_HEAD}{chapters}\n"
+
+
+def classes(module: ModuleType) -> Iterator[type[Exception]]:
+    """Return the error classes that `module` defines, in the order of the file."""
+    for found in vars(module).values():
+        if inspect.isclass(found) and issubclass(found, Exception) and found.__module__ == module.__name__:
+            yield found
+
+
+def _code_row(code: ErrorCode) -> str:
+    return f"| {code.value} | `{code.name}` | {_yes(code.retriable)} | {ADVICE[code]} |"
+
+
+def _table(module: ModuleType) -> str:
+    return "\n".join(
+        f"| `{found.__name__}` | {_yes(getattr(found, 'retriable', False))} | {_meaning(found)} |" for found in classes(module)
+    )
+
+
+def _meaning(found: type[Exception]) -> str:
+    return " ".join((found.__doc__ or "").split()).replace("|", "\\|")
+
+
+def _yes(condition: object) -> str:
+    return "yes" if condition else ""
+
+
+if __name__ == "__main__":
+    sys.stdout.write(markdown())

@@ -1,0 +1,76 @@
+"""Write `docs/reference/kafka-apis.md`: the Kafka APIs that brokers serve, with their versions.
+
+    python -m deploy.reference.kafka_apis > docs/reference/kafka-apis.md
+
+Invariant: repeatable; the file in `docs/` is this output, byte for byte (a test compares).
+"""
+
+import sys
+from collections.abc import Iterator
+from typing import Final
+
+from broker.handlers.table import INLINE, make_handlers
+from broker.wire.apis import APIS, ApiSpec
+
+_HEAD: Final = """\
+# Kafka APIs
+
+<!-- Written by `python -m deploy.reference.kafka_apis`; do not edit. -->
+
+Brokers serve these APIs, and announce them in their answer to ApiVersions.
+A request with another key or version closes the connection, as in Kafka; only ApiVersions is answered in any version.
+Versions that use compact lengths and tagged fields (KIP-482) are called flexible.
+
+| API | key | versions | flexible from |
+|---|---|---|---|
+"""
+_ABSENT_HEAD: Final = """
+Produce is announced from version 0 because older versions of librdkafka stop compressing otherwise (KAFKA-18659).
+Brokers serve it from version 3.
+
+## Not served
+
+| APIs | consequence |
+|---|---|
+"""
+ABSENT: Final[tuple[tuple[tuple[str, ...], str], ...]] = (
+    (("SaslHandshake", "SaslAuthenticate"), "No authentication: listeners are `PLAINTEXT`."),
+    (("DescribeAcls", "CreateAcls", "DeleteAcls"), "No ACLs: whoever reaches a listener has every right."),
+    (("DescribeClientQuotas", "AlterClientQuotas"), "No quotas."),
+    (
+        ("ConsumerGroupHeartbeat", "ConsumerGroupDescribe"),
+        "Consumers use the classic group protocol: `group.protocol=classic` (no KIP-848).",
+    ),
+    (("ShareFetch", "ShareGroupHeartbeat"), "No share groups (KIP-932)."),
+    (("StreamsGroupHeartbeat",), "Kafka Streams uses the classic group protocol (no KIP-1071)."),
+    (("DeleteRecords",), "Records stay until their topic is deleted: there is no retention yet."),
+    (("OffsetDelete",), "Offsets of a group leave by expiry, or with the group."),
+    (("AlterConfigs",), "Replaced by IncrementalAlterConfigs, which Kafka has recommended since 2.3."),
+    (("DescribeLogDirs", "AlterReplicaLogDirs"), "Brokers have no log directories."),
+    (("DescribeProducers",), "Open transactions are listed by ListTransactions and DescribeTransactions."),
+    (("CreateDelegationToken", "DescribeUserScramCredentials"), "No credentials are managed."),
+    (("UpdateFeatures",), "There are no feature levels: transactions use version 1 of their protocol (no KIP-890)."),
+    (("GetTelemetrySubscriptions", "PushTelemetry"), "Brokers do not collect metrics of clients (no KIP-714)."),
+)
+"""APIs that clients may look for, and what their absence means."""
+
+
+def markdown() -> str:
+    served = {*make_handlers(), *INLINE}
+    rows = "\n".join(_row(api) for api in APIS.values() if api.key in served)
+    return _HEAD + rows + "\n" + _ABSENT_HEAD + "\n".join(_absent_rows()) + "\n"
+
+
+def _row(api: ApiSpec) -> str:
+    versions = f"{api.served_min}" if api.served_min == api.max else f"{api.served_min} to {api.max}"
+    flexible = f"{api.flexible_from}" if api.flexible_from <= api.max else ""
+    return f"| {api.name} | {api.key} | {versions} | {flexible} |"
+
+
+def _absent_rows() -> Iterator[str]:
+    for names, consequence in ABSENT:
+        yield f"| {', '.join(names)} | {consequence} |"
+
+
+if __name__ == "__main__":
+    sys.stdout.write(markdown())

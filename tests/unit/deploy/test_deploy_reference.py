@@ -1,0 +1,62 @@
+"""Generated pages of the reference are up to date, and cover what the code defines."""
+
+import ast
+import re
+from pathlib import Path
+
+import kio.schema
+import pytest
+
+from broker.wire.apis import APIS
+from broker.wire.error_codes import ErrorCode
+from deploy.app import app
+from deploy.reference import cli, errors, kafka_apis
+
+ROOT = Path(__file__).parents[3]
+REFERENCE = ROOT / "docs" / "reference"
+
+
+@pytest.mark.parametrize(("name", "module"), [("cli", cli), ("kafka-apis", kafka_apis), ("errors", errors)])
+def test_page_is_up_to_date(name: str, module: object) -> None:
+    """Run `make reference` after a change."""
+    assert (REFERENCE / f"{name}.md").read_text() == module.markdown()  # type: ignore[attr-defined]
+
+
+def test_every_command_has_a_heading() -> None:
+    headings = set(re.findall(r"^#+ `penstock (.+)`$", (REFERENCE / "cli.md").read_text(), re.MULTILINE))
+    names = {command.name or command.callback.__name__ for command in app.registered_commands if command.callback}
+    for group in app.registered_groups:
+        assert group.name is not None
+        assert group.typer_instance is not None
+        names.add(group.name)
+        for command in group.typer_instance.registered_commands:
+            assert command.callback is not None
+            names.add(f"{group.name} {command.name or command.callback.__name__.replace('_', '-')}")
+    assert headings == names
+
+
+def test_every_error_code_that_brokers_send_has_advice() -> None:
+    sources = [path for path in (ROOT / "broker").rglob("*.py") if "gen" not in path.parts]
+    sent = {
+        ErrorCode[node.attr]
+        for path in sources
+        for node in ast.walk(ast.parse(path.read_text()))
+        if isinstance(node, ast.Attribute) and isinstance(node.value, ast.Name) and node.value.id == "ErrorCode" and node.attr.isupper()
+    }
+    assert sent - {ErrorCode.NONE} == set(errors.ADVICE)
+
+
+def test_every_error_class_says_what_it_means() -> None:
+    for title, module in errors.MODULES:
+        found = list(errors.classes(module))
+        assert found, title
+        for kind in found:
+            assert kind.__doc__, kind.__name__
+
+
+def test_apis_that_are_not_served_exist_in_kafka() -> None:
+    schemas = {path.name.replace("_", "") for path in Path(kio.schema.__path__[0]).iterdir()}
+    absent = {name for names, _ in kafka_apis.ABSENT for name in names}
+    assert absent
+    assert not absent & {api.name for api in APIS.values()}
+    assert {name.lower() for name in absent} <= schemas
