@@ -53,7 +53,7 @@ format: venv ## rewrite the sources in the house style
 	$(BIN)/ruff check --fix .
 
 .PHONY: check
-check: venv ## lint, types (mypy and pyright, strict), import contracts, house rules, generated files
+check: venv ## lint, types (mypy and pyright, strict), import contracts, house rules, generated files, the docs site
 	$(BIN)/ruff format --check .
 	$(BIN)/ruff check .
 	$(BIN)/lint-imports --config .importlinter
@@ -62,6 +62,12 @@ check: venv ## lint, types (mypy and pyright, strict), import contracts, house r
 	$(BIN)/pytest -q -p no:cacheprovider tests/tidy tests/helm/test_helm_files.py
 
 # Two lanes at a time, since most tests wait for processes more than they compute; each lane's output comes when it ends.
+# Strict: a broken link or anchor, or a page that is in no section, fails.
+.PHONY: docs
+docs: venv ## the docs site, into site/; fails on broken links and anchors
+	@NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict
+	@echo "built site/; to read it: $(BIN)/python -m http.server --bind 127.0.0.1 --directory site 8000, then open http://127.0.0.1:8000"
+
 .PHONY: reference
 reference: venv ## rewrite the pages of docs/reference that are generated from the code
 	$(BIN)/penstock config docs > docs/reference/configuration.md
@@ -123,5 +129,5 @@ constraints: venv ## renew constraints.txt from what is installed now
 
 .PHONY: clean
 clean: ## remove the environment and every cache
-	rm -rf $(VENV) dist build .mypy_cache .ruff_cache .pytest_cache .hypothesis
+	rm -rf $(VENV) dist build site .mypy_cache .ruff_cache .pytest_cache .hypothesis
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +
