@@ -28,10 +28,11 @@ _HEAD: Final = """\
 
 <!-- Written by `penstock config docs`; do not edit. -->
 
-Every setting is a flag (`--num-partitions 3`, or `--set num.partitions=3`), a variable (`PENSTOCK_NUM_PARTITIONS=3`) or a key of a TOML
-file (`--config FILE`, `PENSTOCK_CONFIG`). Flags win over variables, variables over the file, the file over defaults. A key that no setting
-has is an error that names the nearest one. `penstock config show --role broker` prints what counts and where it comes from, and takes
-what `penstock broker` takes; `penstock config schema` writes a JSON schema.
+Every setting is a flag (`--num-partitions 3`, or `--set num.partitions=3`), a variable (`PENSTOCK_NUM_PARTITIONS=3`) or a key of a TOML file (`--config FILE`, `PENSTOCK_CONFIG`).
+Flags take precedence over variables, variables over the file, and the file over defaults.
+An unknown key is an error that names the nearest setting.
+`penstock config show --role broker` prints the effective values and their sources, and takes the same options as `penstock broker`.
+`penstock config schema` writes a JSON schema.
 
 ```toml
 store = "s3://my-bucket?region=eu-central-1"       # at the top: for every role that has the setting
@@ -43,8 +44,10 @@ advertised.listeners = "PLAINTEXT://{pod}.brokers:9092"
 log.cache.max.bytes = "512MiB"
 ```
 
-Durations are milliseconds, or numbers with `ms`, `s`, `min`, `h`, `d`; sizes are bytes, or numbers with `KiB`, `MiB`, `GiB` (or `kB`, `MB`,
-`GB`); lists are separated by commas, or TOML arrays. Settings of processes take effect at their next start; configs of topics at once.
+Durations are milliseconds, or numbers with `ms`, `s`, `min`, `h`, `d`.
+Sizes are bytes, or numbers with `KiB`, `MiB`, `GiB` (or `kB`, `MB`, `GB`).
+Lists are separated by commas, or are TOML arrays.
+Settings of processes take effect at their next start, configs of topics at once.
 """
 
 _TOPICS: Final = """\
@@ -59,9 +62,9 @@ def markdown() -> str:
     for part in (part for parts in PARTS.values() for part in parts):
         if part not in done:
             done.add(part)
-            lines += [f"## {_TITLES[part]}\n", "| setting | default | allowed | |", "|---|---|---|---|"]
+            lines += [f"## {_TITLES[part]}\n", "| setting | default | allowed | meaning |", "|---|---|---|---|"]
             lines += [*_rows(fields_of(part)), ""]
-    lines += ["## Topics\n", _TOPICS, "| config | default | allowed | |", "|---|---|---|---|"]
+    lines += ["## Topics\n", _TOPICS, "| config | default | allowed | meaning |", "|---|---|---|---|"]
     lines += [
         f"| `{config.name}` | {_code(config.default)} | {_cell(config.allowed)} | {_cell(config.doc)} |"
         for config in TOPIC_CONFIGS.values()

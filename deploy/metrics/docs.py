@@ -17,14 +17,16 @@ _HEAD: Final = """\
 
 <!-- Written by `python -m deploy.metrics.docs`; do not edit. -->
 
-A node with a `health.listener` answers `/metrics` there, in Prometheus' text format; the chart and `deploy/compose.yaml` set one.
-Nothing is counted for Prometheus alone: values are read at the moment of a scrape. Besides these there are `process_*` (CPU, resident
-memory, files, start) of the Prometheus client library. Labels have few values: topics, partitions and clients are none. Histograms have
-buckets from 0.4 ms to 105 s, each twice as long as the one before.
+A node with a `health.listener` serves `/metrics` there, in Prometheus' text format; the chart and `deploy/compose.yaml` set one.
+Values are read at the moment of a scrape.
+The Prometheus client library adds `process_*`: CPU, resident memory, open files, start time.
+No label is a topic, partition or client.
+Histograms have buckets from 0.4 ms to 105 s, each twice as long as the one before.
 
-Sums over brokers are the cluster's. Of controllers, `penstock_controller_*` of the kind "Leader only" is 0 on all others, so sum it;
-`penstock_cluster_*` is what each controller's own image says, so take the maximum. Dashboards and alerts built on them are in
-`helm/penstock/dashboards` and `helm/penstock/rules`; what to do about an alert is in [operations.md](../operations.md).
+To get the value of the cluster, sum over brokers.
+Sum `penstock_controller_*` of the kind "Leader only", which is 0 on all controllers but the active one.
+Take the maximum of `penstock_cluster_*`, which each controller reads from its own image.
+Dashboards and alerts are in `helm/penstock/dashboards` and `helm/penstock/rules`; [operations.md](../operations.md) says what to do about an alert.
 """
 _TITLES: Final[dict[tuple[Role, ...], str]] = {ROLES: "Every node", ("broker",): "Brokers", ("controller",): "Controllers"}
 
