@@ -111,7 +111,7 @@ def _cell(text: str) -> str:
 _README: Final = """# Penstock on Kubernetes
 
 Kafka-protocol streaming on object storage: a small quorum of controllers, brokers without disks, every byte in a bucket.
-From nothing to the first record, upgrades and scaling: [docs/kubernetes.md](../../docs/kubernetes.md). The reasons:
+From nothing to the first record, upgrades and scaling: [docs/how-to/kubernetes.md](../../docs/how-to/kubernetes.md). The reasons:
 [ADR 0026](../../docs/adr/0026-kubernetes.md).
 
 This file, `values.yaml` and `values.schema.json` are written by `python helm/generate.py` from `helm/schema.yaml`; a test compares.

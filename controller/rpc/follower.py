@@ -283,7 +283,7 @@ class MetadataFollower:
                 "metadata_went_back",
                 controller=address,
                 detail=str(error),
-                next="stop all controllers: committed metadata are missing. See 'A controller's data directory' in docs/operations.md",
+                next="stop all controllers: committed metadata are missing. See 'A controller's data directory' in docs/how-to/alerts.md",
             )
 
     async def _send_heartbeats(self, call: StreamCall) -> None:

@@ -253,14 +253,14 @@ CANNOT_OPEN: Final = Kind(
     Level.FAIL,
     "{partition} does not open on broker {node_id}, which leads it: {tries:,} tries in {for_s:.0f} s; the last one failed with: {error}.",
     "Clients of this partition wait. Mend what the error names; the broker tries again every 2 s. An object that is gone or corrupt: bring "
-    'it back from the bucket\'s versions or a copy; docs/operations.md, "Partitions that cannot open", has the steps.',
+    'it back from the bucket\'s versions or a copy; docs/how-to/alerts.md, "Partitions that cannot open", has the steps.',
 )
 OBJECT_UNREADABLE: Final = Kind(
     "object-unreadable",
     Level.FAIL,
     "{key} {state}: {reads:,} reads of {brokers} ended there. It holds {ranges}.",
     "Consumers get an error there; all other offsets are served. Bring the object back from the bucket's versions or a copy, or let "
-    'consumers go on behind these offsets; docs/operations.md, "Objects damaged", has the steps.',
+    'consumers go on behind these offsets; docs/how-to/alerts.md, "Objects damaged", has the steps.',
 )
 
 # --- WALs -----------------------------------------------------------------------------------------------------------------------------

@@ -26,7 +26,7 @@ Histograms have buckets from 0.4 ms to 105 s, each twice as long as the one befo
 To get the value of the cluster, sum over brokers.
 Sum `penstock_controller_*` of the kind "Leader only", which is 0 on all controllers but the active one.
 Take the maximum of `penstock_cluster_*`, which each controller reads from its own image.
-Dashboards and alerts are in `helm/penstock/dashboards` and `helm/penstock/rules`; [operations.md](../operations.md) says what to do about an alert.
+Dashboards and alerts are in `helm/penstock/dashboards` and `helm/penstock/rules`; [Alerts](../how-to/alerts.md) says what to do about each.
 """
 _TITLES: Final[dict[tuple[Role, ...], str]] = {ROLES: "Every node", ("broker",): "Brokers", ("controller",): "Controllers"}
 

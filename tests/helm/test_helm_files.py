@@ -43,4 +43,4 @@ def test_chart_image_and_package_have_one_version() -> None:
     assert dev["image"]["tag"] == f"{version}-local"
     nodes = yaml.safe_load((ROOT / "deploy" / "compose.yaml").read_text())["services"]
     assert nodes["broker-0"]["image"] == f"penstock:{version}"
-    assert f"penstock:{version}" in (ROOT / "docs" / "kubernetes.md").read_text()
+    assert f"penstock:{version}" in (ROOT / "docs" / "tutorials" / "first-helm-install.md").read_text()

@@ -254,7 +254,7 @@ def test_alerts_link_to_where_their_runbooks_are() -> None:
         ]
         assert alerts
         for alert in alerts:
-            assert alert["annotations"]["runbook_url"].startswith(f"{begin}operations.md#"), alert["alert"]
+            assert alert["annotations"]["runbook_url"].startswith(f"{begin}how-to/alerts.md#"), alert["alert"]
 
 
 def test_no_name_of_a_release_is_lost() -> None:

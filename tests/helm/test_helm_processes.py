@@ -74,7 +74,7 @@ def consume(bootstrap: str, topic: str, count: int) -> list[int]:
 
 @pytest.mark.timeout(400)
 def test_a_controller_that_lost_its_volume_comes_back(tmp_path: Path) -> None:
-    """As docs/kubernetes.md says: the others no longer found a cluster, the lost one joins theirs and is let in again."""
+    """As docs/how-to/kubernetes.md says: the others no longer found a cluster, the lost one joins theirs and is let in again."""
     one_broker = {**VALUES, "brokers.replicas": 1}
     with ChartCluster(render(one_broker), tmp_path) as cluster:
         cluster.wait_ready()

@@ -98,7 +98,7 @@ def test_damage_is_told_to_clients_and_operators_and_mended_by_bringing_the_obje
 
 
 def others_hear_of_it(cluster: ThreadedCluster) -> None:
-    """What other clients make of it, as docs/operations.md says."""
+    """What other clients make of it, as docs/how-to/alerts.md says."""
     python = KafkaConsumer(bootstrap_servers=cluster.bootstrap, group_id=None, enable_auto_commit=False)
     try:
         python.assign([PythonPartition("t", 0)])
