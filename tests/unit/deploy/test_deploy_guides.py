@@ -1,0 +1,187 @@
+"""Tutorials and how-to guides name only what exists: commands, flags, settings, values, metrics, log events, findings, S3 actions."""
+
+import json
+import re
+import shlex
+import tomllib
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any, cast
+
+import pytest
+import yaml
+from typer.main import get_command
+
+from controller.metadata.topic_configs import TOPIC_CONFIGS
+from deploy.app import app
+from deploy.config.definition import ROLES, Role, settings_of
+from deploy.config.sources import from_flags
+from deploy.doctor.findings import KINDS
+from deploy.metrics.table import METRICS
+from deploy.snippets import SNIPPETS
+
+ROOT = Path(__file__).parents[3]
+DOCS = ROOT / "docs"
+GUIDES = sorted([*(DOCS / "tutorials").glob("*.md"), *(DOCS / "how-to").glob("*.md")])
+CLIENT_SETTINGS = {
+    "auto.offset.reset", "batch.size", "buffer.memory", "compression.type", "delivery.timeout.ms", "enable.idempotence",
+    "fetch.queue.backoff.ms", "group.protocol", "isolation.level", "kafka.bootstrap.servers", "linger.ms", "retry.backoff.ms",
+    "security.protocol",
+}  # fmt: skip
+OTHER_NAMES = {"docker-compose", "kafka-configs", "kafka-python", "confluent-kafka"}
+ACTIONS = {
+    "get_object": {"s3:GetObject"},
+    "head_object": {"s3:GetObject"},
+    "put_object": {"s3:PutObject"},
+    "delete_objects": {"s3:DeleteObject"},
+    "list_objects_v2": {"s3:ListBucket"},
+}
+"""What IAM calls the right to each S3 call."""
+_FENCE = re.compile(r"^( *)```(\w*)\n(.*?)^\1```$", re.MULTILINE | re.DOTALL)
+
+pages = pytest.mark.parametrize("page", GUIDES, ids=lambda path: path.stem)
+
+
+def blocks(page: Path, language: str) -> list[str]:
+    """The fenced blocks of a language, without their indentation."""
+    return [
+        re.sub(rf"^{found[1]}", "", found[3], flags=re.MULTILINE) for found in _FENCE.finditer(page.read_text()) if found[2] == language
+    ]
+
+
+def names(page: Path, pattern: str) -> set[str]:
+    """What stands in backticks in the text, outside of fenced blocks, and matches as a whole."""
+    text = _FENCE.sub("", page.read_text())
+    return {name for name in re.findall(r"`([^`\n]+)`", text) if re.fullmatch(pattern, name)}
+
+
+def commands(page: Path) -> Iterator[list[str]]:
+    """The words behind `penstock` of each command, in console blocks and in backticks."""
+    shown = [line for block in blocks(page, "console") for line in re.findall(r"^\$ (.*)", block.replace("\\\n", " "), re.MULTILINE)]
+    for line in [*shown, *names(page, "penstock .*")]:
+        lexer = shlex.shlex(line, posix=True, punctuation_chars="|;&")
+        lexer.whitespace_split = True
+        words = list(lexer)
+        for at, word in enumerate(words):
+            if word == "penstock" and (at == 0 or words[at - 1] in {"|", "--", "&&"}):
+                rest = words[at + 1 :]
+                ends = [index for index, other in enumerate(rest) if other in {"|", "&&", ";", ">"}]
+                yield rest[: ends[0]] if ends else rest
+
+
+def check_command(words: list[str]) -> None:
+    """Raises if there is no such command, or if it has no such flag."""
+    if words[:1] in (["broker"], ["controller"]) and words[1:2] and words[1].startswith("-"):
+        role: Role = "broker" if words[0] == "broker" else "controller"
+        from_flags(role, words[1:])
+        return
+    command: Any = get_command(app)
+    for word in words:
+        if not hasattr(command, "commands"):
+            break
+        if not word.startswith("-"):
+            assert word in command.commands, f"there is no command {word}"
+            command = command.commands[word]
+    assert {word for word in words if re.match(r"--?[a-z]", word)} <= flags(command), words
+
+
+def flags(command: Any) -> set[str]:
+    return {option for parameter in command.params for option in [*parameter.opts, *parameter.secondary_opts]} | {"-h", "--help"}
+
+
+def all_flags(command: Any) -> set[str]:
+    """Those of a command and of everything below it."""
+    return flags(command).union(*(all_flags(child) for child in getattr(command, "commands", {}).values()))
+
+
+def chart_values(path: str = "", node: Any = None) -> set[str]:
+    """The dotted path of each value below a node of values.yaml, and of each table of values."""
+    if not path:
+        node = yaml.safe_load((ROOT / "helm" / "penstock" / "values.yaml").read_text())
+    children = cast("dict[str, Any]", node) if isinstance(node, dict) else {}
+    return {path}.union(*(chart_values(f"{path}.{name}".lstrip("."), child) for name, child in children.items()))
+
+
+def test_there_are_guides() -> None:
+    assert len(GUIDES) >= 19
+    assert sum(1 for page in GUIDES for _ in commands(page)) > 90
+
+
+@pytest.mark.parametrize("line", ["broker --store", "nodes --colour", "frobnicate", "topics make x", "controller --node-ids 3"])
+def test_a_command_that_does_not_exist_is_found(line: str) -> None:
+    with pytest.raises(Exception, match=r"."):
+        check_command(line.split())
+
+
+@pages
+def test_commands_exist(page: Path) -> None:
+    for words in commands(page):
+        check_command(words)
+    assert {name.split()[0] for name in names(page, r"--[a-z].*")} <= all_flags(get_command(app))
+
+
+@pages
+def test_settings_and_values_exist(page: Path) -> None:
+    known = {name for role in ROLES for name in settings_of(role)} | set(TOPIC_CONFIGS) | CLIENT_SETTINGS | chart_values()
+    dotted = names(page, r"[a-z]+(\.[a-zA-Z]+)+(=[^ ]*)?")
+    files = {name for name in dotted if name.endswith((".json", ".jsonl", ".py", ".md", ".yaml", ".yml"))}
+    assert {name.partition("=")[0] for name in dotted - files if not name.startswith("penstock.")} <= known
+
+
+@pages
+def test_metrics_and_findings_exist(page: Path) -> None:
+    assert names(page, r"penstock_\w+") - {"penstock_node_info"} <= {metric.name for metric in METRICS}
+    assert names(page, r"[a-z]+(-[a-z]+)+") <= set(KINDS) | set(SNIPPETS) | OTHER_NAMES
+
+
+@pages
+def test_examples_can_be_parsed(page: Path) -> None:
+    for block in blocks(page, "python"):
+        compile(block, page.name, "exec")
+    for block in blocks(page, "json"):
+        for text in [block] if block.startswith("{\n") else block.splitlines():
+            json.loads(text)
+    for block in blocks(page, "yaml"):
+        yaml.safe_load(block)
+    for block in blocks(page, "toml"):
+        tomllib.loads(block)
+
+
+@pages
+def test_files_and_neighbours_exist(page: Path) -> None:
+    for name in names(page, r"(deploy|helm|docs|benchmarks)/[\w/.-]+"):
+        assert (ROOT / name).exists(), name
+    for target, anchor in re.findall(r"\]\(([^)#:]*)(?:#([^)]+))?\)", page.read_text()):
+        path = (page.parent / target).resolve() if target else page
+        if path in GUIDES or "adr" in path.parts:
+            assert path.is_file(), target
+            assert not anchor or anchor in anchors(path), f"{target}#{anchor}"
+
+
+def anchors(page: Path) -> set[str]:
+    headings = re.findall(r"^#+ (.*)$", _FENCE.sub("", page.read_text()), re.MULTILINE)
+    return {re.sub(r"[^a-z0-9 -]", "", heading.lower()).replace(" ", "-") for heading in headings}
+
+
+def test_log_events_of_runbooks_exist() -> None:
+    code = "\n".join(path.read_text() for package in ("stream", "broker", "controller") for path in (ROOT / package).rglob("*.py"))
+    told = set[str]().union(*(names(DOCS / "how-to" / name, r"[a-z]+(_[a-z]+)+") for name in ("alerts.md", "monitor.md", "drain.md")))
+    told = {name for name in told if not name.startswith("penstock_")} - {"put_if_absent", "app_kubernetes_io_component"}
+    assert len(told) > 25
+    assert not {event for event in told if f'"{event}"' not in code}
+
+
+def test_policy_of_nodes_allows_the_calls_that_the_store_makes() -> None:
+    calls = set(re.findall(r"\bclient\.(\w+)\(", (ROOT / "objectstore" / "s3.py").read_text()))
+    assert calls == set(ACTIONS)
+    nodes, readers, *_ = [json.loads(block) for block in blocks(DOCS / "how-to" / "s3-permissions.md", "json")]
+    assert allowed(nodes) == set[str]().union(*ACTIONS.values())
+    assert allowed(readers) == allowed(nodes)
+
+
+def allowed(policy: dict[str, Any]) -> set[str]:
+    found: set[str] = set()
+    for statement in policy["Statement"]:
+        actions = statement["Action"]
+        found |= {actions} if isinstance(actions, str) else set(actions)
+    return found
