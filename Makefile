@@ -115,7 +115,7 @@ chaos: venv ## real processes under faults for MINUTES=10: kill -9, pauses, cut 
 	$(BIN)/python -m tests.chaos --minutes $(MINUTES) $(ARGS)
 
 .PHONY: bench
-bench: venv ## the bars of docs/performance.md, as ratios measured in this run
+bench: venv ## measure the figures of docs/performance.md, as ratios within this run
 	$(BIN)/python -m benchmarks $(ARGS)
 
 .PHONY: bench-spark

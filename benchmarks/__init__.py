@@ -1,1 +1,1 @@
-"""What is fast, and against which limit: `make bench`. Results with machine and date are in docs/performance.md."""
+"""Benchmarks with their targets: `make bench`. docs/performance.md has the results, benchmarks/notes the lab notebook."""
