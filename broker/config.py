@@ -84,10 +84,10 @@ class BrokerConfig:
     """Leader candidates of topics that are created without a number; -1 leaves it to the controller."""
 
     offsets_topic_num_partitions: Annotated[int, Setting("offsets.topic.num.partitions", Kind.INT, 1, 10_000)] = 50
-    """Partitions of `__consumer_offsets`: can not be changed once it exists."""
+    """Partitions of `__consumer_offsets`: cannot be changed once it exists."""
 
     transaction_state_log_num_partitions: Annotated[int, Setting("transaction.state.log.num.partitions", Kind.INT, 1, 10_000)] = 50
-    """Partitions of `__transaction_state`: can not be changed once it exists."""
+    """Partitions of `__transaction_state`: cannot be changed once it exists."""
 
     transaction_max_timeout_ms: Annotated[int, Setting("transaction.max.timeout.ms", Kind.DURATION, 1, _INT32_MAX)] = 900_000
     """Longest timeout that a transaction may ask for: an open transaction holds back its readers for as long."""

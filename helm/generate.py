@@ -2,7 +2,7 @@
 
     python helm/generate.py [--check]
 
-Invariants: a value is described once; an object refuses keys that it does not name; settings that the chart computes can not be given.
+Invariants: a value is described once; an object refuses keys that it does not name; settings that the chart computes cannot be given.
 Must not run in production: it reads a checkout.
 """
 

@@ -31,7 +31,7 @@ class ClockSpan:
 
 @dataclass(frozen=True, slots=True)
 class StoreFacts:
-    """error: why it can not be used. ignored: what a conditional write did that it must not. latencies_ms: by operation."""
+    """error: why it cannot be used. ignored: what a conditional write did that it must not. latencies_ms: by operation."""
 
     url: str
     error: str = ""

@@ -101,13 +101,13 @@ class Chapter:
 STORE_FAILS: Final = Kind(
     "store-fails",
     Level.FAIL,
-    "The store {url} can not be used from here: {error}.",
+    "The store {url} cannot be used from here: {error}.",
     "Check the URL of --store, the network and the credentials; nodes and this command need to get, put, delete and list.",
 )
 NOT_CONDITIONAL: Final = Kind(
     "store-not-conditional",
     Level.FAIL,
-    "The store {url} does not honour conditional writes: {detail}. A dead writer could not be fenced, and acknowledged records "
+    "The store {url} does not honor conditional writes: {detail}. A dead writer could not be fenced, and acknowledged records "
     "would be lost.",
     "Do not run a cluster on it: use Amazon S3 or a store that checks If-None-Match and If-Match on PutObject, or upgrade the "
     "proxy in front.",
@@ -128,7 +128,7 @@ WRONG_STORE: Final = Kind(
 SEVERAL_CLUSTERS: Final = Kind(
     "several-clusters",
     Level.FAIL,
-    "The store holds metadata of several clusters ({clusters}), whose objects can not be told from each other.",
+    "The store holds metadata of several clusters ({clusters}), whose objects cannot be told from each other.",
     "Give each cluster a bucket or a prefix of its own: `s3://BUCKET/PREFIX`; nothing is deleted by this command meanwhile.",
 )
 
@@ -222,7 +222,7 @@ BROKER_EXCLUDED: Final = Kind(
 BROKER_AWAY: Final = Kind(
     "broker-unreachable",
     Level.FAIL,
-    "Broker {node_id} can not be reached at {address}, where clients of its listener {listener} are sent: {problem}.",
+    "Broker {node_id} cannot be reached at {address}, where clients of its listener {listener} are sent: {problem}.",
     "Set advertised.listeners of that broker to an address that clients reach (or mend name service, port mapping, firewall); if this "
     "listener is not meant for this machine, name those that are with --listener.",
 )
@@ -307,7 +307,7 @@ WAL_SLOT_AT_RISK: Final = Kind(
 BACKUP_DAMAGED: Final = Kind(
     "backup-damaged",
     Level.FAIL,
-    "The backup of the metadata in the store can not be used: {error}.",
+    "The backup of the metadata in the store cannot be used: {error}.",
     "Keep the controllers' disks safe until the next snapshot is in the store (metadata.log.max.records.between.snapshots); restore the "
     "object if the bucket keeps versions.",
 )
@@ -315,7 +315,7 @@ BACKUP_LAGS: Final = Kind(
     "backup-lags",
     Level.WARN,
     "The backup of the metadata ends {count:,} records before what is committed, and none was written for {age_s:.0f} s.",
-    "Look for backup_failed in the log of the leading controller (`penstock controller status`): it can not write to the store.",
+    "Look for backup_failed in the log of the leading controller (`penstock controller status`): it cannot write to the store.",
 )
 SNAPSHOT_OVERDUE: Final = Kind(
     "snapshot-overdue",
@@ -368,7 +368,7 @@ DELETION_BEHIND: Final = Kind(
     "deletion-behind",
     Level.WARN,
     "{count:,} objects were given up more than {age_h:.0f} h ago and are still there, although no lease holds them.",
-    "Look for janitor_round_failed in the log of the leading controller: it can not delete, or its backup does not get on.",
+    "Look for janitor_round_failed in the log of the leading controller: it cannot delete, or its backup does not get on.",
 )
 STAGED_LEFT: Final = Kind(
     "staged-left",

@@ -66,7 +66,7 @@ class ListedWals(NamedTuple):
 def store(facts: StoreFacts, cluster_id: str) -> CheckResult:
     """cluster_id: as the controllers say; empty: nobody says."""
     if facts.error:
-        return result(f.STORE, "can not be used", [f.STORE_FAILS.found(url=facts.url, error=facts.error.rstrip("."))])
+        return result(f.STORE, "cannot be used", [f.STORE_FAILS.found(url=facts.url, error=facts.error.rstrip("."))])
     found: list[Finding] = []
     if facts.ignored:
         found.append(f.NOT_CONDITIONAL.found(url=facts.url, detail=facts.ignored))
@@ -262,7 +262,7 @@ def _lost_slots(surveys: Sequence[WalSurvey]) -> list[Finding]:
 
 def backup(facts: BackupFacts) -> CheckResult:
     if facts.error:
-        return result(f.BACKUP, "can not be used", [f.BACKUP_DAMAGED.found(error=facts.error.rstrip("."))])
+        return result(f.BACKUP, "cannot be used", [f.BACKUP_DAMAGED.found(error=facts.error.rstrip("."))])
     found: list[Finding] = []
     behind = facts.committed_offset - facts.end_offset if facts.committed_offset >= 0 else 0
     age_ms = facts.now_ms - facts.newest_ms if facts.newest_ms else 0

@@ -97,7 +97,7 @@ async def _first(store: ObjectStore, prefix: str) -> str | None:
 
 
 async def _forget(store: ObjectStore, keys: list[str]) -> None:
-    """What can not be deleted is found by the next listing."""
+    """What cannot be deleted is found by the next listing."""
     try:
         async with asyncio.timeout(STEP_S):
             await store.delete(keys)

@@ -25,7 +25,7 @@ class CompactionConfig:
     """Ranges of this size are left alone for good: a reader gets 4 MiB with one GET."""
 
     small_count_min: Annotated[int, Setting("compaction.small.range.min.count", Kind.INT, 1, 1_000)] = 8
-    """So many small neighbours are worth one rewrite. Smaller: fewer GETs for catch-up readers, more rewriting."""
+    """So many small neighbors are worth one rewrite. Smaller: fewer GETs for catch-up readers, more rewriting."""
 
     round_bytes_max: Annotated[int, Setting("compaction.round.max.bytes", Kind.BYTES, 1, 1 << 30)] = 64 << 20
     """Read, held in memory and written by one round."""

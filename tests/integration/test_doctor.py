@@ -132,7 +132,7 @@ def test_a_killed_broker_is_named_and_so_is_what_nobody_can_reach_as_advertised(
         cluster.start_broker(1, advertised_listeners=(f"PLAINTEXT://{nowhere}",), advertised_check="off")
         answer = sentences(whole(cluster, "--no-objects", code=1))
         assert list(answer) == ["broker-unreachable"]
-        assert f"Broker 1 can not be reached at {nowhere}" in answer["broker-unreachable"]
+        assert f"Broker 1 cannot be reached at {nowhere}" in answer["broker-unreachable"]
         cluster.stop_broker(1)
 
     other = cluster.bootstrap

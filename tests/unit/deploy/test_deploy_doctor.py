@@ -115,7 +115,7 @@ def test_nothing_is_found_where_nothing_is_wrong() -> None:
 
 def test_store() -> None:
     assert told(judge.store(StoreFacts("s3://b", error="no bucket."), "c")) == {
-        "store-fails": "The store s3://b can not be used from here: no bucket."
+        "store-fails": "The store s3://b cannot be used from here: no bucket."
     }
     assert "replaced an object" in told(judge.store(replace(STORE, ignored="a PUT replaced an object"), "c"))["store-not-conditional"]
     slow = told(judge.store(replace(STORE, latencies_ms={"PUT": (700.0, 600.0, 10.0)}), "c"))["store-slow"]
@@ -192,7 +192,7 @@ def test_listeners_of_those_that_are_alive() -> None:
         ListenerFacts(9, "first", "b9:9092", problem="left meanwhile"),
     ]
     found = told(judge.listeners(SEEN, asked))
-    assert found["broker-unreachable"].startswith("Broker 1 can not be reached at b1:9092, where clients of its listener first are sent")
+    assert found["broker-unreachable"].startswith("Broker 1 cannot be reached at b1:9092, where clients of its listener first are sent")
     assert found["broker-is-another"] == "lb:9092 is advertised by broker 2 (listener EXTERNAL), but broker 1 answers there."
     stranger = told(judge.listeners(SEEN, [ListenerFacts(2, "first", "b2:9092", answered=(2, "d"))]))
     assert "a broker of cluster d answers there" in stranger["broker-is-another"]
