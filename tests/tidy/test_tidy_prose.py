@@ -1,0 +1,74 @@
+"""Prose in Markdown: short decision records, a short README, American spelling."""
+
+import os
+import re
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parents[2]
+SKIPPED_FOLDERS = {"tests", "site", "build", "dist", "node_modules", "__pycache__"}
+ADR_WORDS_MAX = 300
+README_LINES_MAX = 120
+SECTIONS = ["Context", "Options", "Decision", "Consequences"]
+
+IZE = "author|custom|emphas|final|initial|maxim|minim|normal|optim|organ|priorit|real|recogn|serial|summar|synchron|util|visual"
+OR = "behavi|col|endeav|fav|flav|hon|lab|neighb"
+CANNOT = re.compile(r"\bcan\s+not\b", re.IGNORECASE)
+BRITISH = re.compile(rf"(?:{IZE})is(?:e[ds]?|ing|ation)\b|\b(?:mis)?(?:{OR})our|\banalys(?:e|ed|ing)\b", re.IGNORECASE)
+
+
+def markdown_files() -> list[Path]:
+    """Return all Markdown files of the repository except those below SKIPPED_FOLDERS and hidden folders."""
+    found: list[Path] = []
+    for folder, folders, names in os.walk(ROOT):
+        folders[:] = [name for name in folders if name not in SKIPPED_FOLDERS and not name.startswith(".")]
+        found += [Path(folder, name) for name in names if name.endswith(".md")]
+    return sorted(found)
+
+
+def decision_records() -> list[Path]:
+    """Return docs/adr/NNNN-*.md."""
+    found = sorted((ROOT / "docs" / "adr").glob("[0-9]*.md"))
+    assert found, "docs/adr has moved"
+    return found
+
+
+def matches(pattern: re.Pattern[str]) -> list[str]:
+    """Return `path:line: words` for each match, also of words that a line break separates."""
+    found: list[str] = []
+    for path in markdown_files():
+        text = path.read_text()
+        found += [f"{path.relative_to(ROOT)}:{text.count(chr(10), 0, m.start()) + 1}: {m.group()!r}" for m in pattern.finditer(text)]
+    return found
+
+
+def test_decision_records_are_short() -> None:
+    words = {path.name: len(path.read_text().split()) for path in decision_records()}
+    long = {name: count for name, count in words.items() if count > ADR_WORDS_MAX}
+    assert not long, f"more than {ADR_WORDS_MAX} words; move details to the docs: {long}"
+
+
+def test_decision_records_have_the_same_sections() -> None:
+    sections = {path.name: re.findall(r"^## (.+)$", path.read_text(), re.MULTILINE) for path in decision_records()}
+    assert {name: found for name, found in sections.items() if found != SECTIONS} == {}
+
+
+def test_readme_is_short() -> None:
+    count = len((ROOT / "README.md").read_text().splitlines())
+    assert count <= README_LINES_MAX, f"README.md has {count} lines"
+
+
+def test_cannot_is_one_word() -> None:
+    assert not matches(CANNOT)
+
+
+def test_spelling_is_american() -> None:
+    assert not matches(BRITISH)
+
+
+def test_patterns_find_what_they_should() -> None:
+    assert CANNOT.search("it can\nnot be")
+    assert not CANNOT.search("it cannot be; a can nothing")
+    british = ["behaviour", "honours", "neighbouring", "optimised", "Serialisation", "initialising", "unrecognised", "analysed"]
+    assert [word for word in british if BRITISH.search(word)] == british
+    american = ["behavior", "honor", "optimized", "advertised", "otherwise", "hours", "four", "your", "promise", "realistic", "serialized"]
+    assert [word for word in american if BRITISH.search(word)] == []
