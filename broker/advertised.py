@@ -5,7 +5,7 @@ is told as configured; one without, on the machine that answers, as the address 
 as the address from which it reaches the controller. Ports are always the registered ones. Who came to a listener is told the others'
 listeners of that name, else their first.
 All brokers tell the same map of ids (librdkafka takes a difference for a change of leaders): it comes from the image alone.
-Source: Kafka's advertised.listeners; `reference/protocol.md` section 3, Metadata.
+Source: Kafka's `advertised.listeners`; KIP-103.
 """
 
 from dataclasses import dataclass

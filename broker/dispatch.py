@@ -5,7 +5,7 @@ ApiVersions of any version is answered; whatever a handler raises becomes an err
 the top, else the connection is closed. A peer can not make us write more than a limited number of log lines.
 Must not: decode bodies, or hold state of a connection.
 
-Source: Kafka's KafkaApis.handle and RequestContext; protocol.md section 1.
+Source: Kafka's KafkaApis.handle and RequestContext.
 """
 
 import asyncio

@@ -6,7 +6,7 @@ Invariants: no client is served before the metadata has caught up; nothing is ac
 was fenced never serves again: it ends (`ended`), and its supervisor starts the process anew, which registers with a new epoch.
 Must not: know what any request means.
 
-Source: Kafka's BrokerServer and BrokerLifecycleManager; DESIGN.md sections 4 and 5.
+Source: Kafka's BrokerServer and BrokerLifecycleManager; KIP-631 (broker sessions and epochs).
 """
 
 import asyncio

@@ -4,7 +4,7 @@ Level, not edge: whatever the image says that (this node, this epoch) shall reco
 otherwise (done, or somebody else was asked). A lost reply or a failed attempt therefore needs no special case. A WAL with lost or damaged
 slots is looked at again when an operator has accepted a loss, and now and then: somebody may have restored the slots.
 Must not decide who recovers what, or run two recoveries of one WAL at once.
-Source: DESIGN.md section 5; AutoMQ `DefaultS3FailoverControlManager`.
+Source: AutoMQ `DefaultS3FailoverControlManager`.
 """
 
 import asyncio

@@ -7,7 +7,7 @@ committed there (ADR 0013). Of an ended WAL, slots that are registered as object
 everything that could be taken for its fence: a fence must outlive every paused writer. What a lease or the newest manifest may still need
 stays as well (`holds`). The manifest is asked before the leases: a reader that wrote its lease and then finds its root to be the newest is
 safe. Must not delete by LIST anywhere else. Cost: one DELETE request per 1,000 objects; one LIST of the leases while something is due; one
-LIST per ended WAL and start. Source: AutoMQ `S3ObjectControlManager` deletion, DESIGN.md 4 (6-7).
+LIST per ended WAL and start. Source: AutoMQ `S3ObjectControlManager`.
 """
 
 import asyncio

@@ -3,7 +3,8 @@
 Invariant: a store that passes refuses a second `put_if_absent` and a `put_if_match` of another version, and of several `put_if_absent` of
 one key at once it accepts at most one and keeps that one's bytes. Some S3-compatible stores and proxies ignore both headers and answer 200;
 others check first and write afterwards, so that two writers at once both succeed. On either a dead writer could not be fenced. Passing is
-no proof: a race has to be met. Small objects are written and deleted again. Source: DESIGN.md section 5.
+no proof: a race has to be met. Small objects are written and deleted again. Source: RFC 9110 section 13
+(`If-Match`, `If-None-Match`); S3 conditional writes.
 """
 
 import asyncio

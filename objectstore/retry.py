@@ -4,7 +4,7 @@ Invariant: a conditional write that took place is never reported as refused. Whe
 later one is refused with 412, the object in the store is compared with ours: equal bytes mean that the first attempt won.
 So bodies of conditional writes must differ between writers (Penstock's carry node id and epoch). A 412 on the first attempt
 is raised at once. Every call has a deadline that holds over all attempts. Must not decide what an error means: that is its
-class's `retriable`. Source: AWS "Exponential Backoff And Jitter" (full jitter); DESIGN.md section 5.
+class's `retriable`. Source: AWS "Exponential Backoff And Jitter" (full jitter).
 """
 
 import asyncio

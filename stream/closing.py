@@ -2,7 +2,7 @@
 
 Invariant: a stream leaves the cache and the slot table in the same turn of the commit lane in which it was closed, so no merge that is
 under way can commit it again, and a later opening of the same stream starts clean (A -> B -> A). Everything of it must be confirmed before.
-Source: DESIGN.md 4.7; traps 29, 34, 38 and 47 of the AutoMQ notes.
+Source: AutoMQ `S3Stream#close`, `S3Storage#forceUpload`.
 """
 
 import asyncio

@@ -2,7 +2,7 @@
 
 Invariants: per stream the entries follow one another without a gap; they enter in WAL order when they are durable; a block is evicted only
 when it is committed, oldest first; `size_bytes` counts every entry with its overhead. Blocks: one active (takes entries), archived ones
-(being uploaded, frozen), committed ones (kept for reads). Must not do I/O. Source: AutoMQ `LogCache`, traps 5, 26 and 39 of its notes.
+(being uploaded, frozen), committed ones (kept for reads). Must not do I/O. Source: AutoMQ `LogCache`.
 """
 
 from bisect import bisect_left, bisect_right

@@ -3,7 +3,7 @@
 Invariant: what is returned begins with the batch that holds the offset and has no gap; data is either in the cache (until it is committed)
 or in the metadata's ranges, so a place that neither knows is an error, never skipped. An object that compaction removed under a read is
 planned anew. Damage counts only when further looks, each by a new plan, meet it in the same object again. Must not cache anything itself.
-Source: AutoMQ `S3Storage.read0`; traps 21, 24 and 26 of its notes.
+Source: AutoMQ `S3Storage.read0`.
 """
 
 import asyncio

@@ -6,7 +6,7 @@ durable: each slot says which slots were durable when it was written, and a LIST
 one hold back the partitions that they may concern (`stream.wal.salvage`), until the slot is back or an operator accepts the loss.
 Safe to repeat and to race: a fence that is there is taken as the end, slots that are committed are skipped here and by the controller.
 The writer must be fenced in the metadata before (its streams' committed ends stand still). Must not delete anything.
-Source: DESIGN.md 5; traps 2, 13, 16 and 18 of the AutoMQ notes; docs/adr/0037.
+Source: AutoMQ `WALRecovery`; ADR 0037.
 """
 
 import asyncio

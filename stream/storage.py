@@ -3,7 +3,7 @@
 Invariants: `done(None)` is called in WAL order, only for groups whose slot is durable, after the confirmed offsets moved and the data is in
 the cache; never after a fence, never while acknowledging is stopped, never for a stream that is fenced. A group is accepted whole or not at
 all. `append` costs no task: at most one poll per turn of the loop is scheduled.
-Must not know Kafka. Source: DESIGN.md 4-6, AutoMQ `S3Storage`, `S3StreamClient`.
+Must not know Kafka. Source: AutoMQ `S3Storage`, `S3StreamClient`.
 """
 
 import asyncio

@@ -5,7 +5,7 @@ commit is in the controllers' backup and in the manifest and a grace after that 
 that was closed meanwhile (it left `block.runs`) is left out of the commit: its bytes in the object are dead, an object with nothing else is
 left to expire.
 Every failure is retried: appends go on until the byte limits push back.
-Source: AutoMQ `DefaultUploadWriteAheadLogTask`; traps 5, 9, 10, 11 and 38 of its notes.
+Source: AutoMQ `DefaultUploadWriteAheadLogTask`.
 """
 
 import asyncio

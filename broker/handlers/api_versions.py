@@ -1,7 +1,8 @@
 """ApiVersions: what we speak. Served before anything else, in any version, never by closing.
 
 Invariant: the answer to a version that we do not know is error 35 in the encoding of v0, with the whole list; a request's body is then
-not even looked at. Rules 1 to 8 of `reference/protocol.md` section 1.
+not even looked at. The response header is always v0, because the client does
+not know yet which version the answer has.
 Features: none of `transaction.version`, `group.version`, `share.version`: each switches clients to protocols that are not served.
 
 Source: KIP-35, KIP-511, KIP-584; Kafka's ApiVersionsRequest.isValid.

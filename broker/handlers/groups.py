@@ -1,9 +1,9 @@
 """The classic consumer group APIs: wire messages to and from `GroupCoordinator`. No rule of a group is decided here.
 
-Version traps kept: JoinGroup up to 3 admits a nameless member at once (KIP-394 begins with 4); LeaveGroup and OffsetFetch have a single
+Versions differ: JoinGroup up to 3 admits a nameless member at once (KIP-394 begins with 4); LeaveGroup and OffsetFetch have a single
 form and a list form; OffsetFetch answers unknown groups and partitions with offset -1 and error 0, and partitions that an open transaction
 may change with UNSTABLE_OFFSET_COMMIT where the client asked for stable ones (KIP-447).
-Source: Kafka `KafkaApis`, `reference/protocol.md` section 3.
+Source: Kafka `KafkaApis`.
 """
 
 from collections.abc import Mapping, Sequence

@@ -1,6 +1,6 @@
 """The transaction APIs: wire messages to and from `TransactionCoordinator` and, for offsets, `GroupCoordinator`. No rule is decided here.
 
-Version traps kept: clients that do not know PRODUCER_FENCED (InitProducerId up to 3, AddPartitionsToTxn, AddOffsetsToTxn and EndTxn up
+Versions differ: clients that do not know PRODUCER_FENCED (InitProducerId up to 3, AddPartitionsToTxn, AddOffsetsToTxn and EndTxn up
 to 1) get INVALID_PRODUCER_EPOCH for it; TxnOffsetCommit up to 1 takes COORDINATOR_NOT_AVAILABLE for a coordinator that loads.
 AddPartitionsToTxn names all partitions or none: one unknown partition leaves the others OPERATION_NOT_ATTEMPTED.
 Versions of KIP-890 (transaction.version 2) are not announced: partitions and offsets are added to a transaction by request only.

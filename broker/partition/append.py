@@ -6,7 +6,7 @@ for final and that depends on where the log ends needs a broker that leads alone
 to know of a transaction is in the group of its batch; nobody is told "appended" before it is durable, and that goes for repetitions of a
 batch that is itself not durable yet.
 Must not: await, or know the wire format. Budget: 25 us for one partition with one small batch.
-Source: DESIGN.md section 4; KIP-98.
+Source: Kafka `UnifiedLog.append`, KIP-98.
 """
 
 from collections.abc import Callable, Sequence

@@ -3,7 +3,7 @@
 Cost: an open is one RPC for all, then one read for each partition (plus headers since its last checkpoint after a crash). A close is one
 group with the final checkpoints of those that changed, one flush, and one commit in place of whatever the WAL still holds of them.
 Invariant: a failed open keeps the streams that it opened, so that the next try goes on from there and a close can give them back.
-Must not: decide what is to be open. Source: DESIGN.md section 7; AutoMQ `ElasticLogManager`.
+Must not: decide what is to be open. Source: AutoMQ `ElasticLogManager`.
 """
 
 import asyncio

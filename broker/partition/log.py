@@ -8,7 +8,8 @@ since the last checkpoint; there is no flag to set or to clear, and nothing is w
 An event of the txn stream goes into the same group as the batch that makes it; nothing of that stream is read to open a partition.
 
 Invariant: `plan` changes nothing; `place` and `appended` follow a successful plan in one step of the event loop.
-Must not: wait for durability or know clients (`Partition` does). Source: AutoMQ `ElasticLog`, `ElasticLogLoader`; trap 33.
+Must not: wait for durability or know clients (`Partition` does). Source: AutoMQ `ElasticLog`, `ElasticLogLoader`; KIP-98
+(producer state).
 """
 
 from dataclasses import dataclass

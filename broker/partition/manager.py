@@ -8,7 +8,7 @@ Invariants: a partition is found by `get` only while it may be served; parked re
 later one can find the partition; listeners hear "opened" and "not any more" strictly in turn. A partition that is moving here, or whose
 dead leader we are to follow, has a place already, so that what clients send ahead of the election waits here in order.
 Must not: append records, or block the image's thread (everything that waits is a task of its own).
-Source: AutoMQ `ElasticReplicaManager`, `PartitionSnapshotsManager`; KRaft `BrokerMetadataPublisher`; traps 34, 36, 37, 41.
+Source: AutoMQ `ElasticReplicaManager`, `PartitionSnapshotsManager`; KRaft `BrokerMetadataPublisher`.
 """
 
 import asyncio

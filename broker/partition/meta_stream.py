@@ -6,7 +6,8 @@ small (the producer snapshot dominates it), and it is written at checkpoints onl
 
 Invariant: the state is what the newest batch says; a batch is durable as a whole or not at all.
 Must not: append by itself. Callers put the entry into their own group, so that it lands in the WAL object that they want it in.
-Source: AutoMQ `MetaStream`, without its replay and its re-appending compaction (traps 30 and 31 of `reference/automq.md`).
+Source: AutoMQ `MetaStream`, without its replay and its re-appending compaction: the newest batch holds the whole
+state.
 """
 
 from collections.abc import Mapping

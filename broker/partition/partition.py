@@ -4,7 +4,8 @@ Invariants: only records below the high watermark are ever readable, and it move
 still at the earliest transaction whose end is not durable. Once `stop` was called nothing is appended any more, and everyone who waits is
 told at once.
 Must not: talk to the controller or open anything (`PartitionManager`), or know Kafka requests (handlers).
-Source: Kafka `Partition`, `DelayedOperationPurgatory`; AutoMQ trap 28 (delayed fetches are woken by what was confirmed).
+Source: Kafka `Partition`, `DelayedOperationPurgatory`; AutoMQ `ElasticReplicaManager`. A delayed fetch wakes when
+the confirmed offset passes what it waits for.
 """
 
 from collections.abc import Callable, Sequence

@@ -4,7 +4,7 @@ Invariant: what passes is one whole v2 batch whose CRC32C holds, within the topi
 the header alone. Records are looked at for compacted topics only, which need a key in each.
 Must not: change the batch, know offsets or producers, or decompress anything else than batches for compacted topics.
 
-Source: Kafka `LogValidator`, `UnifiedLog.analyzeAndValidateRecords`; `reference/protocol.md` section 3.
+Source: Kafka `LogValidator`, `UnifiedLog.analyzeAndValidateRecords`.
 """
 
 from collections.abc import Mapping

@@ -4,7 +4,7 @@ Invariant: what is announced can be parsed, but for two minima: Kafka 4 announce
 (KAFKA-18659: older librdkafka stops compressing otherwise), and so do we. A version that is announced and not served
 closes the connection, as in Kafka. Maxima grow only together with the semantics of the version.
 
-Source: Kafka's ApiKeys; KIP-896 (minima), KIP-482 (flexible versions); `reference/protocol.md` section 2.
+Source: Kafka's ApiKeys; KIP-896 (minima), KIP-482 (flexible versions).
 """
 
 from dataclasses import dataclass

@@ -8,7 +8,7 @@ Invariant: `parse_header` returns only for requests that `broker.wire.gen` can r
 version, which is returned with `is_supported` false: it must be answered (error 35, encoded as v0), its body never read.
 Must not: read bodies of requests, or know handlers.
 
-Source: Kafka's RequestHeader.json and ResponseHeader.json; KIP-482; KIP-511; `reference/protocol.md` section 1.
+Source: Kafka's RequestHeader.json and ResponseHeader.json; KIP-482; KIP-511.
 """
 
 import struct

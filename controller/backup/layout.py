@@ -3,7 +3,7 @@
 Invariants: `unpack(pack(x)) == x`, and damaged bytes raise BackupCorrupt. The keys of one history form a chain: each object begins where
 the one before ends, so there is one next key at any time; whoever puts an object there decides what follows: more records, or a fence.
 Histories lie `HISTORY_GAP` apart; a fence is never dropped, or a controller of the old history that wakes up late could go on.
-Must not do I/O. Source: ADR 0013; SlateDB's numbered manifests, DESIGN.md 5 (the WAL's slots and fences).
+Must not do I/O. Source: ADR 0013; SlateDB's numbered manifests; the WAL's slots and fences (`stream.wal`).
 
 Object: magic "PNSTMLOG", version u32, CRC32C u32 of the rest (little endian); then msgpack [first offset, [index, term, offset, members],
 created ms, cluster id, is fence, [record, ...]].

@@ -4,7 +4,7 @@ Invariant: of one request either everything holds afterwards or nothing does; re
 The transaction that closes the last stream of a partition that moves elects its next leader. Data of deleted streams, and data that is
 committed already, are skipped and never fail the rest. Everything else that does not follow exactly is refused. Objects are not destroyed
 here, however useless they became: `objects.destroy_unreferenced` does that.
-Source: AutoMQ `StreamControlManager#commitStreamSetObject`, `reference/automq.md` 3.2, adapted to WAL objects committed in place.
+Source: AutoMQ `StreamControlManager#commitStreamSetObject`, adapted to WAL objects committed in place.
 """
 
 from collections.abc import Collection

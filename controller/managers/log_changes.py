@@ -1,7 +1,7 @@
 """Changes to the log index within one transaction: what each stream's end will be, and the records that make it so.
 
 Invariant: a range is taken only if it begins exactly where its stream will end by then. A gap or a partial overlap is refused, never
-bridged. Source: AutoMQ `StreamControlManager#streamContinuityCheck`, trap numbers from `reference/automq.md` section 12.
+bridged. Source: AutoMQ `StreamControlManager#streamContinuityCheck`.
 """
 
 from collections.abc import Sequence
@@ -38,12 +38,12 @@ class LogChanges:
         return self._ends.get(stream.stream_id, stream.end_offset)
 
     def holds(self, part: RangeEntry) -> bool:
-        """Nothing to do for it: its stream was deleted (trap 15), or everything in it is committed already (traps 10 and 16)."""
+        """Return whether nothing is left to do: the stream was deleted, or all of the range is committed already."""
         stream = self.image.streams.get(part.stream_id)
         return stream is None or part.end_offset <= self.end_of(stream)
 
     def append(self, stream: StreamState, part: RangeEntry) -> None:
-        """Take a range at the stream's end. Behind the end is allowed only where all that lies between is trimmed (traps 13 and 14)."""
+        """Append a range at the stream's end; skip offsets beyond the end only if all of them are trimmed."""
         end = self.end_of(stream)
         if part.start_offset != end and not end < part.start_offset <= stream.start_offset:
             detail = f"stream {stream.stream_id} ends at {end}, the range [{part.start_offset}, {part.end_offset}) does not follow it"

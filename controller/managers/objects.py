@@ -3,7 +3,7 @@
 Invariant: an object is destroyed only when no range refers to it, and a WAL object committed in place also only when no recovery can need
 its slot (below the WAL's committed slot, or the WAL ended). Ages are
 measured by the caller (`controller.timeline`), never by wall clocks. This is the one place where objects are destroyed: requests only drop
-references, and a tick comes behind, bounded. Source: AutoMQ `S3ObjectControlManager`, traps 11 and 21 of `reference/automq.md` section 12.
+references, and a tick comes behind, bounded. Source: AutoMQ `S3ObjectControlManager`.
 """
 
 from collections.abc import Callable, Iterable

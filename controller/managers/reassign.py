@@ -4,7 +4,7 @@ Invariants: a partition that moves has no leader until its streams are closed, a
 (`commits`, or `recovery` for a source that died), so there is no moment at which two could write and no request that can get lost in
 between. Every move has a timeout; `sources_of` names who has to be fenced when it passes, which the active controller measures from when it
 first saw the move (`controller.ticks`). A further move of a partition that is moving changes only where it goes: source and beginning stay.
-Source: AutoMQ `ReplicationControlManager#changePartitionReassignmentV2`, DESIGN.md section 7, `docs/adr/0011-reassignment.md`.
+Source: AutoMQ `ReplicationControlManager#changePartitionReassignmentV2`; `docs/adr/0011-reassignment.md`.
 """
 
 from collections import Counter

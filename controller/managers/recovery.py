@@ -4,7 +4,7 @@ Invariant: only the appointed recoverer commits for a dead writer, only to strea
 their committed ends on. The WAL ends in the transaction that closes the last of its streams and elects the last leader, so that nothing
 is forgotten if the recoverer dies too: the next one begins again and finds less to do. Partitions that lost or damaged slots may concern
 are held: nobody leads them, and the WAL does not end, until the slots are back or their loss is accepted.
-Source: AutoMQ `FailoverControlManager`, traps 13, 16, 17 of `reference/automq.md` section 12.
+Source: AutoMQ `FailoverControlManager`.
 """
 
 from collections import Counter

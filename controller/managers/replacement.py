@@ -1,7 +1,8 @@
 """Compaction: exchange some entries of a stream's log for others that hold exactly the same offsets.
 
 Invariant: a replacement never moves a stream's end, never opens a gap, and takes out only entries that are still in the index. Measured
-above the stream's start, because trimming may have passed the sources meanwhile. Source: traps 20 and 23 of `reference/automq.md`.
+above the stream's start, because trimming may have passed the sources meanwhile. Source: AutoMQ
+`StreamControlManager#commitStreamObject`.
 """
 
 from collections.abc import Iterable, Sequence

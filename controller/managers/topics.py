@@ -2,7 +2,7 @@
 
 Invariant: each partition is made with its two streams and, if any broker is live, with its leader, in one transaction; deletion takes all
 of that away in one. Each topic of a request stands on its own. Internal topics are not deleted and keep their number of partitions.
-Source: KRaft `ReplicationControlManager`, `reference/protocol.md` section 3.
+Source: KRaft `ReplicationControlManager`.
 """
 
 import re

@@ -3,7 +3,8 @@
 Invariants: pages and inline entries of a clean partition are those of the image at the last capture; a page that was written stays as it is
 until its offsets are rewritten, or its version is emptied. The work between two batches of the writer is bounded: `capture` takes at most
 about `entries_max` entries and is called again, and what changed meanwhile is dirty again, so the last call alone decides the moment.
-Must not do I/O. Cost: 1 us an entry to capture, 1 us to encode. Source: `reference/spark.md` 7.1; log-structured merging of small pages.
+Must not do I/O. Cost: 1 us an entry to capture, 1 us to encode. Source: Iceberg's manifest lists; log-structured
+merging of small pages.
 """
 
 from array import array

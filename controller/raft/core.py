@@ -1,6 +1,6 @@
 """One voter's decisions: elections, replication, commit, reads, hand-over, changes of the quorum. Pure: messages and time come in.
 
-Contract with the driver (raft.md 5.1): `take_messages` may leave at once; what `take_write` returns has to be durable before its own
+Contract with the driver (etcd's `Ready`): `take_messages` may leave at once; what `take_write` returns has to be durable before its own
 messages leave, and `persisted` is called then; one write is under way at a time. Votes, requests for votes and answers to appends leave
 only with or after such a write; the leader's appends do not wait for its own disk, but it counts itself only when `persisted` has come.
 

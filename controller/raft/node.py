@@ -4,7 +4,7 @@ Invariants: the core's contract (`core`): a write's messages leave only when it 
 while the disk is busy shares the next fdatasync. A journal that fails ends the node: `failed` tells, nothing more is sent. Listeners are
 called from inside an input, after everything was handed out. A disk that has promised something is deaf at first: it neither votes nor
 acknowledges until the other voters, who may remember more, have had the time to say so. Must not know what a record is.
-Source: raft.md 5; etcd `raft.Node`.
+Source: etcd `raft.Node`.
 """
 
 import asyncio

@@ -3,7 +3,7 @@
 Invariants: `send` never blocks and never fails; what can not be delivered soon is lost, which Raft expects. Heartbeats share the stream
 with appends, so that a blocked stream looks as dead as it is. A stream begins with who talks to whom in which cluster, from which disk and
 where it can be found; what a controller says whose disk was replaced is not let through. A controller is looked for where it said that it
-is, then where the log says, then where the configuration does. Must not look into messages. Source: raft.md 5.1; etcd `rafthttp`.
+is, then where the log says, then where the configuration does. Must not look into messages. Source: etcd `rafthttp`.
 """
 
 import asyncio

@@ -3,7 +3,8 @@
 Every commit waits for the leader's own disk only if followers are slower still, but every promise of the leader does: beyond half a
 heartbeat its volume is what clients feel. Invariants: a follower gets leadership for its disk only if its own is at most half as slow as
 allowed; it must have been slow for a while (one long write proves nothing), and after a hand-over, or at the begin of a leadership, time
-passes before the next, so that two bad disks do not play ball. Must not look at a clock. Source: raft.md 5.3, "slow volume".
+passes before the next, so that two bad disks do not play ball. Must not look at a clock. Source: Ongaro's thesis 3.10
+(leadership transfer).
 """
 
 from bisect import bisect_left, insort

@@ -4,7 +4,7 @@ Invariants: the order. First the backup is ended by a fence in its next place, s
 none can have anything deleted or answered that the image read afterwards does not know. Then every WAL is walked from its committed slot
 and fenced, so that no old broker can acknowledge anything that was not read. Then the snapshot of the new history is written, whole or not
 at all. Nothing else is written. Every step may be repeated: a second run finds the fences and goes on; a finished one is found finished.
-Must not delete anything. Source: ADR 0013, DESIGN.md 5.
+Must not delete anything. Source: ADR 0013.
 """
 
 import asyncio

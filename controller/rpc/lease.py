@@ -22,7 +22,7 @@ What is left: a network that resets the controller's end of a stream while it sw
 The controller then fences after G, and the broker believes until 0.85 T that it leads alone. Answers about ends of logs may be behind for
 that time. To end it after 0.9 G of silence would need an answer to each heartbeat at once, and every pause of a controller would stop them.
 
-Must not be the only thing that protects data: that is the WAL slot (DESIGN.md 5). Source: Gray & Cheriton, "Leases" (SOSP 1989).
+Must not be the only thing that protects data: that is the WAL slot. Source: Gray & Cheriton, "Leases" (SOSP 1989).
 """
 
 from collections import deque

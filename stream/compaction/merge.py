@@ -3,7 +3,7 @@
 Invariant: only streams that this process holds open are touched, asked again right before writing and before the commit (the controller has
 the last word); the exchange happens whole or not at all. A round that fails leaves only prepared objects, which expire. A stream whose
 objects are damaged is set aside until the next start: never rewritten, never in the way of others. One round at a time; holds
-`round_bytes_max` twice (blocks and the body of a PUT). Source: AutoMQ `CompactionManager`; issue of in-place commits: DESIGN.md 4.7.
+`round_bytes_max` twice (blocks and the body of a PUT). Source: AutoMQ `CompactionManager`.
 """
 
 import asyncio

@@ -3,7 +3,7 @@
 Invariant, checked by `check_outputs` before anything is committed: outputs hold exactly the offsets of their inputs, without hole or
 overlap, of streams that were offered and of no others. A round is bounded in bytes and ranges. Fails closed: input that is not contiguous
 raises. Cost: a small range is rewritten only into one at least twice its size, so a byte is rewritten about log2(small_bytes_max / size)
-times at most. Must not read objects. Source: AutoMQ `CompactionAnalyzer`; traps 20 and 23 of its notes.
+times at most. Must not read objects. Source: AutoMQ `CompactionAnalyzer`.
 """
 
 from collections.abc import Iterable, Sequence

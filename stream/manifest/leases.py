@@ -7,7 +7,7 @@ which is later, both by their monotonic clocks. Each renewal has a key of its ow
 an expired renewal never hits a live lease. Two bounds of seven days are taken by wall clocks, where an hour does no harm: from the
 renewal's PUT and from the manifest's publication, whatever a lease says. A damaged lease holds everything for that time. WAL slots do not
 obey leases: brokers delete them a minute after their data was committed, and a reader plans those offsets anew (docs/adr/0017, 0036).
-Source: `reference/spark.md` 7.4.
+Source: Gray & Cheriton, "Leases" (SOSP 1989).
 """
 
 from dataclasses import dataclass

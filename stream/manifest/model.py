@@ -2,7 +2,7 @@
 
 Invariants: an `Entries` is contiguous, so its bounds say every range; columns are arrays of 64-bit numbers, never an object per entry,
 because one partition may have 100,000 of them. A root and the sections that it refers to are of one moment; sections are never changed.
-Must not know bytes (`codec`) nor the store. Source: `reference/spark.md` 7.1; Iceberg's manifest lists and manifests.
+Must not know bytes (`codec`) nor the store. Source: Iceberg's manifest lists and manifests.
 """
 
 from array import array

@@ -3,7 +3,7 @@
 Invariant: the slices of a partition cover [start, end) exactly once and in order, or there is an error that names the offsets; a slice
 never reaches beyond the range that was committed for its object, or that its WAL slot holds. Committed entries win over WAL slots, which
 may hold the same offsets for a while. Left out on purpose are only entries that are older than the timestamp asked for.
-Must not do I/O. Cost: 2 us a slice. Source: `reference/spark.md` 7.2.
+Must not do I/O. Cost: 2 us a slice.
 """
 
 from bisect import bisect_right

@@ -1,10 +1,10 @@
 """What lies in WALs and is not committed yet: each live WAL walked from its first uncommitted slot to the first hole or fence.
 
-Invariants: only the contiguous run of slots counts (DESIGN 5): it is what a recoverer would take, so what was acknowledged is in it, and
+Invariants: only the contiguous run of slots counts: it is what a recoverer would take, so what was acknowledged is in it, and
 what is in it is never taken back. A cursor goes forward only, so a running reader asks for new slots alone, and one that is idle costs one
 GET a WAL, and a LIST now and then. Slots are forgotten when the manifest says that they are committed. A slot that is lost or damaged is
 never passed over in silence: what it may concern is in doubt (`doubt_of`), and it is read again in the next walk. Must not write: readers
-never fence. Source: DESIGN.md 5, `stream.recovery`, docs/adr/0037.
+never fence. Source: `stream.recovery`, ADR 0037.
 """
 
 import asyncio

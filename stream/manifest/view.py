@@ -3,7 +3,7 @@
 Invariants: one view is of one moment of the metadata, and goes forward only: a manifest older than one that was seen is refused. An offset
 that was seen is never unseen, because WAL slots are kept until a manifest says that they are committed. Nothing is asked of brokers or
 controllers. Cost: a refresh of an idle cluster is one GET for the manifest and one for each live WAL, all of keys that do not exist yet.
-One event loop; calls wait for one another. Source: DESIGN.md 9, `reference/spark.md` 7.
+One event loop; calls wait for one another.
 """
 
 import asyncio

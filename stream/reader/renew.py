@@ -3,7 +3,7 @@
 Invariants: every offset of the slices is given once, or there is an error that names it; whichever objects hold them, rows are the same,
 also if only committed ones are wanted: what was aborted is looked up once, before anything is read, for what is decided stays so.
 Renewed plans are of the newest manifest and of the same streams: a topic that was deleted and created again is a loss, not other rows.
-Source: `reference/spark.md` 7.3 and 7.4.
+Source: ADR 0017.
 """
 
 import time

@@ -1,7 +1,7 @@
 """Conditions that Spark pushes down, and what they leave of partitions, offsets and objects.
 
 Invariant: what is claimed is enforced exactly: topic and partition when planning, offset and timestamp row by row after pruning. None of
-the four columns is ever null. Timestamps are microseconds since 1970, as in Arrow. Source: `reference/spark.md` 2.4.
+the four columns is ever null. Timestamps are microseconds since 1970, as in Arrow. Source: `pyspark.sql.datasource.Filter`.
 """
 
 from collections.abc import Callable, Mapping, Sequence

@@ -2,7 +2,7 @@
 
 Invariants: the tasks' slices are the given ones, each offset in one task; no task holds more bytes, rows or slices than allowed unless it
 is one single offset; a small object's slices stay together unless there would be a task more. Bytes are those in the store. Order is kept:
-objects as they first appear, within them as given. Source: `reference/spark.md` 7.2; for `minPartitions` and `maxRecordsPerPartition`
+objects as they first appear, within them as given. Source for `minPartitions` and `maxRecordsPerPartition`:
 Spark `KafkaOffsetRangeCalculator`.
 """
 

@@ -2,7 +2,7 @@
 
 Spark refuses a reader that overrides `pushFilters` while `spark.sql.python.filterPushdown.enabled` is false, its default; it decides by
 looking at `reader.pushFilters.__func__`. A descriptor shows it the inherited one: switched off, filters are not pushed and nothing fails;
-switched on, they come here. Source: `pyspark.sql.worker.plan_data_source_read` of 4.3, `reference/spark.md` 2.4.
+switched on, they come here. Source: `pyspark.sql.worker.plan_data_source_read` of 4.3.
 """
 
 from collections.abc import Callable, Iterable, Sequence

@@ -1,7 +1,7 @@
 """Columns as Spark's types: the schema of `format("kafka")`, a choice of it, and one that the user gives.
 
 Invariant: only columns and types that the reader makes are let through, since Spark checks neither; all are nullable, as there.
-Source: Spark `KafkaRecordToRowConverter.kafkaSchema`, `reference/spark.md` 2.3.
+Source: Spark `KafkaRecordToRowConverter.kafkaSchema`.
 """
 
 from collections.abc import Sequence

@@ -3,7 +3,7 @@
 Invariants: rows are a function of the offset range alone, so a micro-batch that is replayed is the same; a streaming query's start is
 decided once. Constructors do nothing but check: Spark makes these objects in several processes, pickles them, and makes them again. Nothing
 here knows a broker; writing does (`stream/spark/sink`). Source: `pyspark.sql.datasource` of 4.3; Spark
-`KafkaBatch`, `KafkaMicroBatchStream`; `reference/spark.md` 2 and 3.
+`KafkaBatch`, `KafkaMicroBatchStream`.
 """
 
 import time

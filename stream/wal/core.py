@@ -3,7 +3,7 @@
 Invariants: slots are numbered without gaps in the order of their groups; a group lies in exactly one slot; bulks are acknowledged in slot
 order and only while every earlier slot is durable; after `fail` nothing is ever acknowledged. No I/O, no clock: `now` is in seconds of a
 clock that never goes back. What a group is, is the shell's business.
-Source: AutoMQ `DefaultWriter`, `BulkWriter`; traps 3 and 4 of its notes.
+Source: AutoMQ `DefaultWriter`, `BulkWriter`.
 """
 
 from collections import deque

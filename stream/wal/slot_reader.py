@@ -1,7 +1,7 @@
 """Read what a WAL slot says it holds: one tail, seldom two.
 
 Invariant: the slot number and the writer in the header are those of the key; a free slot is None, never an error. Damage on the way is told
-from a damaged object by reading again. Used by recovery and by readers of the tail. Source: DESIGN.md 5.
+from a damaged object by reading again. Used by recovery and by readers of the tail.
 """
 
 from collections.abc import Callable

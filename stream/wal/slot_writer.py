@@ -3,7 +3,7 @@
 Invariants: every try sends the same bytes to the same key, so any number of them, at once or one after the other, leaves one object there;
 success means that the slot holds our object (footers are equal; they cover writer, slot and every block by CRC); WalFenced means that it
 holds a sound object that is not ours, which no retry can change. Must not know which slots exist.
-Source: DESIGN.md 5; AutoMQ's hedged WAL PUT.
+Source: AutoMQ's hedged WAL PUT; SlateDB's WAL fencing.
 """
 
 import asyncio

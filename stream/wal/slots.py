@@ -1,7 +1,7 @@
 """Durable WAL slots whose data is not all in merged objects yet: what can be committed in place, and what may be deleted.
 
 Invariants: slots are in order; a slot that was named in a commit in place is never given out for deletion (the controller owns it then);
-a slot is given out only when everything below `wal_committed` is committed. Must not do I/O. Source: DESIGN.md 4.7.
+a slot is given out only when everything below `wal_committed` is committed. Must not do I/O.
 """
 
 from collections import deque

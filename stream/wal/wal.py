@@ -2,7 +2,8 @@
 
 Invariants: a slot is never skipped, and its bytes are the same in every try; groups are handed on strictly in slot order; after a fence or
 a slot that could not be written nothing is handed on any more and every waiting group is failed, in order.
-Must not touch streams or caches: it calls `on_durable` and `on_failed`. Source: DESIGN.md 4 and 5; traps 1-4 of the AutoMQ notes.
+Must not touch streams or caches: it calls `on_durable` and `on_failed`. Source: AutoMQ `DefaultWriter`; SlateDB's
+WAL fencing by put-if-absent.
 """
 
 import asyncio

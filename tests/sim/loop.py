@@ -3,7 +3,7 @@
 Invariants: time moves only when nothing is ready, straight to the next timer, so a run depends on its seed alone; tasks and futures hash by
 their serial number, so that sets of them have the same order in every run; nothing runs in another thread; "no timer and no ready task" is
 an error. Every task belongs to the process in whose context it was made: a paused process runs nothing (as after SIGSTOP, time goes on
-without it), a dead one never runs again. Must not know what is simulated. Source: style.md section 6; FoundationDB's simulator.
+without it), a dead one never runs again. Must not know what is simulated. Source: FoundationDB's simulator.
 """
 
 import asyncio

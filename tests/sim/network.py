@@ -3,7 +3,7 @@
 Invariants: voters' messages are lost, doubled and overtaken; links are cut in both directions or in one. A unary request may be late (later
 than its caller waits), lost, carried out without an answer, or carried out twice; a stream delivers in order and breaks; while a link is
 cut nothing passes and streams hang; a killed process's connections are reset (or, after a "power failure", just fall silent). Nobody but
-the product decides what that means. Source: style.md section 6.
+the product decides what that means. Source: Kafka's `RaftEventSimulationTest`.
 """
 
 import asyncio

@@ -1,4 +1,4 @@
-"""The controller's part in the life of streams, in memory: same checks (`reference/automq.md` 3.2), no RPC.
+"""The controller's part in the life of streams, in memory: the same checks as `controller.managers`, no RPC.
 
 One `MemoryController` is the truth; each broker start sees it through its own `MemoryStreamMetadata`. Mutations take effect at once, so the
 "local image" is never behind. `disturb` lets a test fail calls before they take place (`refuse`) or lose their replies (`lose_reply`).

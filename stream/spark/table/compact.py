@@ -2,7 +2,7 @@
 
 Invariants: the rows of a table are the same before and after; offsets are those of whoever committed last. New batches do not disturb a
 rewrite, another rewrite of the same files does: then this one is thrown away. What was replaced stays where it is, for readers of
-older versions. Source: Iceberg's rewrite_data_files, `reference/spark.md` 8.
+older versions. Source: Iceberg's `rewrite_data_files`.
 """
 
 import time

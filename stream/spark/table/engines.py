@@ -3,7 +3,7 @@
 Invariant: every task's result comes exactly once, or an error is raised; results of attempts that were repeated are lost with
 their files' names. The decoder and Arrow hold no GIL, so threads use all cores for raw values; other formats decode in Python,
 where Spark's processes help.
-Source: `reference/spark.md` 9; Spark `DataFrame.mapInArrow`.
+Source: Spark `DataFrame.mapInArrow`.
 """
 
 import os

@@ -1,7 +1,7 @@
 """Rows to Parquet files: in memory, one for each group of partition values, handed over whole when it is large enough.
 
 Invariants: all rows of a file have the same partition values; a file appears whole or not at all, and under a name that no other attempt
-uses: nothing is ever overwritten. Memory: the limits below, for each task at work. Encodings as measured in `reference/spark.md` 4.3.
+uses: nothing is ever overwritten. Memory: the limits below, for each task at work.
 """
 
 from collections import OrderedDict

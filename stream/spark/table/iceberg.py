@@ -3,7 +3,7 @@
 Invariants: a commit is bound to the snapshot that was read before (pyiceberg's own repetitions, which would add the same files on top of
 anybody's, are off); offsets and batch id are in the summary of its snapshot and in the table's properties, in the same commit, so they
 survive rewrites by others and the expiry of snapshots. A rollback of the table takes the offsets back with it. Files carry field ids.
-Catalogs that do not compare versions (moto's Glue) lose commits whoever writes. Source: Iceberg spec v2; `reference/spark.md` 8.
+Catalogs that do not compare versions (moto's Glue) lose commits whoever writes. Source: Iceberg spec v2.
 """
 
 import json

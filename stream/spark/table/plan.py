@@ -1,7 +1,7 @@
 """Which offsets a batch takes, how they become tasks, and which files are worth joining.
 
 Invariants: a batch continues each partition where the table ended, without a gap and without overlap; each offset is in one task; a task
-holds one partition only, its slices in offset order. Bytes are those in the store. Must not do I/O. Source: `reference/spark.md` 7.2 and 8.
+holds one partition only, its slices in offset order. Bytes are those in the store. Must not do I/O.
 """
 
 from collections.abc import Iterable, Mapping, Sequence

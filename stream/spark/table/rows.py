@@ -1,7 +1,7 @@
 """Kafka records to rows of the table and of its dead letters, and rows by day and by key.
 
 Invariants: columns that begin with _ say where a row comes from; every record is a row or a dead letter. Of a key the highest offset of its
-partition wins, a tombstone removes it. Must not do I/O. Source: `reference/spark.md` 8; Aiven's and Confluent's tables.
+partition wins, a tombstone removes it. Must not do I/O. Source: Confluent Tableflow and Aiven's Iceberg topics.
 """
 
 from collections.abc import Iterator, Sequence

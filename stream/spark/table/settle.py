@@ -2,7 +2,7 @@
 
 Invariant: files are committed only to a table whose offsets are those from which they were planned. Two runs may write the same offsets,
 one commits; whoever comes second finds other offsets and throws its files away. A commit that is still under way can not
-surprise: it is bound to the version it was made for, so it comes first or never. Must not do I/O. Source: ADR 0021, `reference/spark.md` 8.
+surprise: it is bound to the version it was made for, so it comes first or never. Must not do I/O. Source: ADR 0021.
 """
 
 from collections.abc import Iterable

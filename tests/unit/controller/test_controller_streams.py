@@ -1,4 +1,4 @@
-"""Open, trim, commit and close: the table of checks, one test for each line, and the traps around it."""
+"""Open, trim, commit and close: the table of checks, one test for each line, and its edge cases."""
 
 import msgspec
 import pytest
