@@ -1,4 +1,4 @@
-"""Puts this directory on the import path (tests share what is in `support/`) and excuses deprecated calls of client libraries."""
+"""Configures pytest for all tests: excuses deprecated calls of client libraries and prepares a home for Spark."""
 
 import os
 import sys

@@ -15,13 +15,12 @@ import time
 from collections import Counter, defaultdict
 from pathlib import Path
 
-sys.path.insert(0, str(Path(__file__).parents[1]))
-
 from confluent_kafka import Consumer, KafkaError, Message, Producer
 from confluent_kafka.admin import AdminClient
 from confluent_kafka.cimpl import NewTopic
-from support.chart import render
-from support.chart_cluster import ChartCluster
+
+from tests.support.chart import render
+from tests.support.chart_cluster import ChartCluster
 
 TOPIC = "bar"
 PARTITIONS = 24

@@ -8,7 +8,8 @@ from typing import Any
 
 import kubernetes_validate
 import pytest
-from support.chart import CHART, NAMESPACE, Object, Pod, environment, helm, named, of_kind, pod_of, render, template
+
+from tests.support.chart import CHART, NAMESPACE, Object, Pod, environment, helm, named, of_kind, pod_of, render, template
 
 DEV = CHART / "values-dev.yaml"
 BUCKET = {"store.bucket": "records"}

@@ -8,8 +8,9 @@ from pathlib import Path
 import pytest
 from confluent_kafka import Consumer, KafkaError, Message, Producer
 from confluent_kafka.admin import AdminClient
-from support.chart import render
-from support.chart_cluster import ChartCluster
+
+from tests.support.chart import render
+from tests.support.chart_cluster import ChartCluster
 
 VALUES = {
     "store.bucket": "records",

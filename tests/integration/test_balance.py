@@ -5,15 +5,14 @@ import json
 from pathlib import Path
 from typing import Any
 
-from support.ack_recorder import AioLoad, Load, check, read_back
-from support.cli import Cli
-from support.cluster import Cluster, until
-from support.fault_store import FaultCluster
-
 from controller.rpc.load_messages import BrokerLoad, MovesProposed, ProposeMoves
 from controller.rpc.messages import CreateTopics, NewTopic
 from objectstore.faults import FaultConfig, Latency
 from stream.ids import NodeId
+from tests.support.ack_recorder import AioLoad, Load, check, read_back
+from tests.support.cli import Cli
+from tests.support.cluster import Cluster, until
+from tests.support.fault_store import FaultCluster
 
 JOINED_S = 30
 """The product's rule for a new broker."""

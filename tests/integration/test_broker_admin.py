@@ -14,7 +14,8 @@ from confluent_kafka import KafkaException
 from confluent_kafka.admin import AdminClient, ConfigResource, NewPartitions, NewTopic
 from kafka import KafkaAdminClient
 from kafka.admin import NewTopic as PyNewTopic
-from support.cluster import Cluster
+
+from tests.support.cluster import Cluster
 
 TIMEOUT_S = 15
 

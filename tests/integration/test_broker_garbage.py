@@ -12,7 +12,8 @@ from pathlib import Path
 
 from confluent_kafka import Consumer, Producer, TopicPartition
 from confluent_kafka.admin import AdminClient, NewTopic, OffsetSpec
-from support.cluster import Cluster
+
+from tests.support.cluster import Cluster
 
 TIMEOUT_S = 20
 REPEATS = 40

@@ -7,8 +7,6 @@ from types import SimpleNamespace
 
 import pytest
 from aiokafka import AIOKafkaConsumer, AIOKafkaProducer
-from support.cluster import Cluster, until
-from support.steady import SteadyProducer
 
 from broker.config import BrokerConfig
 from broker.node import Broker
@@ -18,6 +16,8 @@ from objectstore.errors import ConditionalWritesIgnored
 from objectstore.memory import MemoryStore
 from objectstore.ports import Body
 from stream.ids import NodeId
+from tests.support.cluster import Cluster, until
+from tests.support.steady import SteadyProducer
 
 TIMEOUT_S = 30
 

@@ -10,13 +10,13 @@ from confluent_kafka.admin import AdminClient, AlterConfigOpType, ConfigEntry, C
 from kafka import TopicPartition
 from kafka.admin import KafkaAdminClient
 from kafka.errors import ElectionNotNeededError, InvalidReplicationAssignmentError, NoReassignmentInProgressError
-from support.cluster import Cluster, until
-from support.steady import SteadyProducer
 
 from controller.rpc.messages import AlterReassignments, CreateTopics, MoveTrace, NewTopic, PartitionTarget, TraceMove
 from objectstore.memory import MemoryStore
 from objectstore.ports import Body
 from stream.ids import NodeId
+from tests.support.cluster import Cluster, until
+from tests.support.steady import SteadyProducer
 
 TIMEOUT_S = 30
 

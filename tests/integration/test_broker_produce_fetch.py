@@ -14,7 +14,6 @@ from confluent_kafka import OFFSET_BEGINNING, Consumer, Producer, TopicPartition
 from confluent_kafka.admin import AdminClient, NewTopic
 from kafka import KafkaConsumer, KafkaProducer
 from kafka import TopicPartition as PyTopicPartition
-from support.cluster import Cluster
 
 from broker.wire import apis
 from broker.wire.codecs import CODECS
@@ -23,6 +22,7 @@ from broker.wire.gen import fetch as wire_fetch
 from broker.wire.gen import produce as wire_produce
 from broker.wire.primitives import Reader, Writer
 from stream.batch.records import Record, encode_batch
+from tests.support.cluster import Cluster
 
 TIMEOUT_S = 20
 

@@ -9,7 +9,8 @@ import pytest
 from aiokafka import AIOKafkaConsumer, AIOKafkaProducer
 from confluent_kafka import Consumer, Producer, TopicPartition
 from kafka import KafkaConsumer, KafkaProducer
-from support.cluster import Cluster
+
+from tests.support.cluster import Cluster
 
 TIMEOUT_S = 20
 

@@ -8,12 +8,12 @@ from collections.abc import AsyncIterator, Callable
 from random import Random
 
 import pytest
-from support.cluster import until
-from support.ports import free_port
 
 from tests.chaos.links import Network
 from tests.chaos.schedule import ALL, CLIENTS, Fault, Kind
 from tests.chaos.store_proxy import StoreProxy
+from tests.support.cluster import until
+from tests.support.ports import free_port
 
 NODE = "broker 0"
 PUT = b"PUT /b/k HTTP/1.1\r\nContent-Length: 5\r\n\r\nhello"

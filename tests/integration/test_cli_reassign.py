@@ -5,12 +5,12 @@ import json
 from pathlib import Path
 
 import pytest
-from support.cli import Cli
-from support.cluster import Cluster, until
 
 from controller.rpc.messages import CreateTopics, NewTopic
 from deploy.errors import DeployError, KafkaFailed, UsageError
 from stream.ids import NodeId
+from tests.support.cli import Cli
+from tests.support.cluster import Cluster, until
 
 
 async def test_generate_execute_verify_rollback_elect_and_trace(tmp_path: Path) -> None:

@@ -6,11 +6,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from support.cli import Cli
-from support.cluster import READY_S, Cluster
 
 from objectstore.memory import MemoryStore
 from objectstore.metered import MeteredStore
+from tests.support.cli import Cli
+from tests.support.cluster import READY_S, Cluster
 
 
 def document(printed: str) -> dict[str, Any]:

@@ -15,8 +15,9 @@ from kafka.admin import ConfigResource as PyConfigResource
 from kafka.admin import ConfigResourceType
 from kafka.admin import NewTopic as PyNewTopic
 from kafka.errors import InvalidConfigurationError, TopicAlreadyExistsError
-from support.clients import TIMEOUT_S, Polled, confluent_consumer, create_topic, produce, read_records, until
-from support.cluster import Cluster
+
+from tests.support.clients import TIMEOUT_S, Polled, confluent_consumer, create_topic, produce, read_records, until
+from tests.support.cluster import Cluster
 
 TOPIC = "events"
 

@@ -7,8 +7,9 @@ from pathlib import Path
 import pytest
 from confluent_kafka import OFFSET_INVALID, Consumer, KafkaError, TopicPartition
 from confluent_kafka.admin import AdminClient, NewPartitions
-from support.clients import TIMEOUT_S, Polled, confluent_consumer, create_topic, produce, read_records
-from support.cluster import Cluster, until
+
+from tests.support.clients import TIMEOUT_S, Polled, confluent_consumer, create_topic, produce, read_records
+from tests.support.cluster import Cluster, until
 
 TOPIC = "orders"
 

@@ -14,8 +14,9 @@ from aiokafka.coordinator.assignors.roundrobin import RoundRobinPartitionAssigno
 from kafka import KafkaConsumer, TopicPartition
 from kafka.coordinator.assignors.cooperative_sticky import CooperativeStickyAssignor
 from kafka.coordinator.assignors.roundrobin import RoundRobinPartitionAssignor
-from support.clients import SESSION_TIMEOUT_MS, TIMEOUT_S, Polled, confluent_consumer, create_topic, produce
-from support.cluster import Cluster, until
+
+from tests.support.clients import SESSION_TIMEOUT_MS, TIMEOUT_S, Polled, confluent_consumer, create_topic, produce
+from tests.support.cluster import Cluster, until
 
 TOPIC = "payments"
 SETTINGS: dict[str, Any] = {

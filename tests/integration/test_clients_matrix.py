@@ -15,8 +15,9 @@ from kafka import KafkaConsumer, KafkaProducer
 from kafka import TopicPartition as PyTopicPartition
 from kafka.codec import has_lz4, has_snappy, has_zstd
 from kafka.errors import MessageSizeTooLargeError
-from support.clients import TIMEOUT_S, confluent_consumer, create_topic, read_records
-from support.cluster import Cluster
+
+from tests.support.clients import TIMEOUT_S, confluent_consumer, create_topic, read_records
+from tests.support.cluster import Cluster
 
 CODECS = ["none", "gzip", "snappy", "lz4", "zstd"]
 SENT_MS = 1_700_000_000_000

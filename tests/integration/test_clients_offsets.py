@@ -11,8 +11,9 @@ from confluent_kafka import OFFSET_BEGINNING, OFFSET_END, KafkaError, Producer, 
 from confluent_kafka.admin import AdminClient, OffsetSpec
 from kafka import KafkaConsumer
 from kafka import TopicPartition as PyTopicPartition
-from support.clients import POLL_S, TIMEOUT_S, Polled, confluent_consumer, create_topic, produce, read_records, until
-from support.cluster import Cluster
+
+from tests.support.clients import POLL_S, TIMEOUT_S, Polled, confluent_consumer, create_topic, produce, read_records, until
+from tests.support.cluster import Cluster
 
 TOPIC = "clicks"
 FIRST_MS = 1_700_000_000_000

@@ -15,12 +15,12 @@ import pytest
 import structlog
 from confluent_kafka import Producer
 from confluent_kafka.admin import AdminClient, ConfigResource
-from support.cluster import Cluster, until
 
 from broker import self_check
 from broker.self_check import UnreachableAsAdvertised
 from controller.listeners import Listener
 from objectstore.directory import DirectoryStore
+from tests.support.cluster import Cluster, until
 
 TIMEOUT_S = 20
 COMMAND = (sys.executable, "-P", "-m", "deploy.cli", "broker")

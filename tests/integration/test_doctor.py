@@ -13,13 +13,13 @@ from typing import Any
 from urllib.parse import urlsplit
 
 import pytest
-from support.controller_quorum import Quorum
-from support.threaded_cluster import ThreadedCluster, until
 from typer.testing import CliRunner
 
 from deploy.app import app
 from stream.ids import ObjectId
 from stream.keys import data_key, wal_key
+from tests.support.controller_quorum import Quorum
+from tests.support.threaded_cluster import ThreadedCluster, until
 
 TOPIC = "orders"
 

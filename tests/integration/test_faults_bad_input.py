@@ -15,7 +15,6 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from property.test_wire_strategies import messages
 from structlog.testing import capture_logs
-from support.cluster import Cluster
 
 from broker.wire import apis, framing
 from broker.wire.codecs import CODECS
@@ -26,6 +25,7 @@ from broker.wire.primitives import MAX_ELEMENTS_COUNT
 from controller.rpc.messages import CreateTopics, NewTopic
 from stream.batch.header import HEADER_BYTES
 from stream.batch.records import Record, encode_batch
+from tests.support.cluster import Cluster
 
 TIMEOUT_S = 20
 Logs = list[MutableMapping[str, Any]]

@@ -5,13 +5,13 @@ from collections.abc import AsyncIterator
 from pathlib import Path
 
 import pytest
-from support.ack_recorder import AioLoad, ConfluentLoad, check, read_back
-from support.cluster import until
-from support.fault_store import FaultCluster
 
 from controller.rpc.messages import CreateTopics, NewTopic
 from objectstore.faults import Fault, FaultConfig, FaultRule
 from stream.ids import NodeId
+from tests.support.ack_recorder import AioLoad, ConfluentLoad, check, read_back
+from tests.support.cluster import until
+from tests.support.fault_store import FaultCluster
 
 PARTITIONS = (0, 1, 2)
 

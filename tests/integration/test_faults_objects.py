@@ -12,10 +12,10 @@ from confluent_kafka import Consumer, KafkaError, TopicPartition
 from kafka import KafkaConsumer
 from kafka import TopicPartition as PythonPartition
 from kafka.errors import CorruptRecordError
-from support.threaded_cluster import ThreadedCluster, until
 from typer.testing import CliRunner
 
 from deploy.app import app
+from tests.support.threaded_cluster import ThreadedCluster, until
 
 COUNT = 100
 

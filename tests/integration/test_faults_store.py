@@ -6,13 +6,13 @@ from pathlib import Path
 
 import pytest
 from structlog.testing import capture_logs
-from support.ack_recorder import AioLoad, ConfluentLoad, check, read_back
-from support.cluster import until
-from support.fault_store import FaultCluster
 
 from controller.rpc.messages import CreateTopics, NewTopic
 from objectstore.faults import Fault, FaultConfig, FaultRule, Latency, Selection
 from stream.ids import NodeId
+from tests.support.ack_recorder import AioLoad, ConfluentLoad, check, read_back
+from tests.support.cluster import until
+from tests.support.fault_store import FaultCluster
 
 DOWN_S = 3.0
 PARTITIONS = (0, 1, 2)

@@ -5,15 +5,15 @@ from pathlib import Path
 
 import pytest
 from confluent_kafka import Consumer, TopicPartition
-from support.ack_recorder import AioLoad, ConfluentLoad, check, read_back
-from support.cluster import until
-from support.fault_store import FaultCluster
 
 from broker.partition.partition import Partition
 from controller.metadata.delta import MetadataDelta
 from controller.metadata.image import MetadataImage
 from controller.rpc.messages import CreateTopics, NewTopic
 from stream.ids import NodeId
+from tests.support.ack_recorder import AioLoad, ConfluentLoad, check, read_back
+from tests.support.cluster import until
+from tests.support.fault_store import FaultCluster
 
 SHORT_PATIENCE = {"request.timeout.ms": 1_500, "socket.timeout.ms": 2_000}
 """A client that waits half a minute for a hanging broker would make this a test of patience."""

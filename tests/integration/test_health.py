@@ -5,7 +5,6 @@ import socket
 from pathlib import Path
 
 import pytest
-from support.cluster import Cluster, until
 
 from broker.health import BrokerHealth, StoreProbe
 from broker.node import Broker
@@ -13,6 +12,7 @@ from deploy import health
 from deploy.errors import PortTaken
 from deploy.health import HttpServer, routes_of, serve_at
 from objectstore.errors import Unavailable
+from tests.support.cluster import Cluster, until
 
 
 async def ask(port: int, request: str) -> tuple[int, str]:

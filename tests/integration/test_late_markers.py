@@ -7,11 +7,11 @@ from pathlib import Path
 
 import pytest
 from confluent_kafka import Producer, TopicPartition
-from support.clients import TIMEOUT_S, confluent_consumer, create_topic, read_records
-from support.cluster import Cluster
 
 from broker.internal_topics import TRANSACTIONS_TOPIC
 from broker.wire import apis
+from tests.support.clients import TIMEOUT_S, confluent_consumer, create_topic, read_records
+from tests.support.cluster import Cluster
 
 _SIZE_BYTES = 4
 _PARTITIONS = 8

@@ -2,16 +2,15 @@
 
 from pathlib import Path
 
-from support.ack_recorder import AioLoad, check
-from support.cluster import Cluster, until
-from support.store_reader import Follower
-
 from controller.rpc.messages import AlterReassignments, CreateTopics, NewTopic, PartitionTarget
 from objectstore.ports import ObjectStore
 from stream.config import StreamConfig
 from stream.ids import NodeId
 from stream.keys import WAL_ROOT
 from stream.manifest.plan import OffsetRange
+from tests.support.ack_recorder import AioLoad, check
+from tests.support.cluster import Cluster, until
+from tests.support.store_reader import Follower
 
 PARTITIONS = [0, 1, 2]
 MERGING = StreamConfig(wal_linger_ms=0, block_age_max_ms=400, wal_delete_grace_ms=3_000)

@@ -9,10 +9,10 @@ import pytest
 from confluent_kafka import Consumer, KafkaError, Message, Producer
 from confluent_kafka.admin import AdminClient, NewTopic
 from prometheus_client.metrics_core import Metric
-from support.metered_cluster import MeteredCluster, Samples, value
-from support.promql import TARGET_LABELS, queries, rules
 
 from deploy.metrics import table
+from tests.support.metered_cluster import MeteredCluster, Samples, value
+from tests.support.promql import TARGET_LABELS, queries, rules
 
 RECORDS = 300
 VALUE = bytes(1_000)

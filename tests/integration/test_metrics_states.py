@@ -5,7 +5,6 @@ from pathlib import Path
 
 from confluent_kafka import OFFSET_BEGINNING, Consumer, Producer, TopicPartition
 from confluent_kafka.admin import AdminClient, NewTopic
-from support.cluster import Cluster, until
 
 from broker.health import BrokerHealth, StoreProbe
 from broker.node import Broker
@@ -22,6 +21,7 @@ from objectstore.metered import MeteredStore, StoreMeter
 from objectstore.ports import Body
 from objectstore.retry import RetryingStore
 from stream.config import StreamConfig
+from tests.support.cluster import Cluster, until
 
 
 class GatedStore(MemoryStore):

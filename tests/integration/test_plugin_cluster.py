@@ -10,13 +10,13 @@ from pathlib import Path
 
 import pytest
 from confluent_kafka import Producer, TopicPartition
-from support.clients import confluent_consumer, read_records, until
-from support.dev_cluster import is_gone
 
 from pytest_penstock import Penstock, PenstockCluster, PenstockError
 from pytest_penstock.client import KafkaClient, RecordsMissing
 from pytest_penstock.options import Options
 from pytest_penstock.process import ClusterProcess
+from tests.support.clients import confluent_consumer, read_records, until
+from tests.support.dev_cluster import is_gone
 
 pytestmark = pytest.mark.system
 

@@ -5,7 +5,8 @@ import socket
 from pathlib import Path
 
 import pytest
-from support.pytest_runs import ROOT, run_pytest
+
+from tests.support.pytest_runs import ROOT, run_pytest
 
 pytestmark = pytest.mark.system
 

@@ -15,7 +15,6 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 import structlog
-from support.threaded_cluster import Row, ThreadedCluster
 
 from penstock import ManifestNotFound, OffsetsMissing, ReadConfig, Scan, TopicReplaced, UnknownPartition, scan
 from stream.format.layout import TAIL_BYTES
@@ -23,6 +22,7 @@ from stream.manifest.plan import OffsetRange
 from stream.reader.cluster import StoreCluster
 from stream.reader.columns import NAMES
 from stream.reader.topic_scan import ScanLease
+from tests.support.threaded_cluster import Row, ThreadedCluster
 
 PARTITIONS = 3
 COUNT = 900

@@ -10,8 +10,9 @@ from pathlib import Path
 
 import pytest
 from confluent_kafka.admin import AdminClient, NewTopic
-from support.ack_recorder import ConfluentLoad, check, read_back
-from support.ports import free_ports
+
+from tests.support.ack_recorder import ConfluentLoad, check, read_back
+from tests.support.ports import free_ports
 
 PENSTOCK = (sys.executable, "-P", "-m", "deploy.cli")
 CLUSTER_ID = "lost"

@@ -12,8 +12,9 @@ from aiokafka import TopicPartition as AioTopicPartition
 from aiokafka.errors import ProducerFenced
 from confluent_kafka import Consumer, KafkaException, Message, Producer, TopicPartition
 from confluent_kafka.admin import AdminClient
-from support.clients import TIMEOUT_S, confluent_consumer, create_topic, produce, read_records, until
-from support.cluster import Cluster
+
+from tests.support.clients import TIMEOUT_S, confluent_consumer, create_topic, produce, read_records, until
+from tests.support.cluster import Cluster
 
 RECORDS_COUNT = 60
 

@@ -14,10 +14,10 @@ from typing import Any, Final
 
 import pytest
 from confluent_kafka import KafkaException, Producer, TopicPartition
-from support.clients import TIMEOUT_S, confluent_consumer, create_topic, produce, read_records, until
-from support.fault_store import FaultCluster
 
 from broker.internal_topics import TRANSACTIONS_TOPIC
+from tests.support.clients import TIMEOUT_S, confluent_consumer, create_topic, produce, read_records, until
+from tests.support.fault_store import FaultCluster
 
 TID: Final = "tid"
 STEPS: Final = ("produced", "offsets sent", "committing", "committed")

@@ -6,7 +6,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from support.threaded_cluster import ThreadedCluster, until
 from typer.testing import CliRunner
 
 from controller.metadata.topics import leader_of
@@ -15,6 +14,7 @@ from stream.config import StreamConfig
 from stream.keys import parse_wal_key
 from stream.manifest.errors import EndInDoubt
 from stream.ports import WalIdentity
+from tests.support.threaded_cluster import ThreadedCluster, until
 
 SLOTS = 12
 

@@ -7,7 +7,8 @@ from pathlib import Path
 
 import pytest
 from pyspark.sql import SparkSession
-from support.threaded_cluster import ThreadedCluster
+
+from tests.support.threaded_cluster import ThreadedCluster
 
 ROOT = Path(__file__).resolve().parents[2]
 

@@ -5,10 +5,10 @@ from collections.abc import Sequence
 import pytest
 from pyspark.errors import AnalysisException, PythonException
 from pyspark.sql import DataFrame, DataFrameReader, SparkSession
-from support.spark_rows import rows_of
-from support.threaded_cluster import Row, ThreadedCluster
 
-from penstock.spark import register
+from stream.spark.source import register
+from tests.support.spark_rows import rows_of
+from tests.support.threaded_cluster import Row, ThreadedCluster
 
 PARTITIONS = 3
 T0_MS = 1_700_000_000_000

@@ -12,11 +12,6 @@ from pathlib import Path
 
 import pytest
 from pyspark.sql import SparkSession
-from support.ack_recorder import PacedLoad, check, read_back
-from support.dev_cluster import PENSTOCK, penstock
-from support.history import orphaned_objects
-from support.hurried_cluster import HurriedCluster
-from support.threaded_cluster import until
 
 from controller.metadata.image import MetadataImage
 from controller.metadata.objects import ObjectPhase
@@ -27,6 +22,11 @@ from stream.reader.background import background
 from stream.reader.cluster import StoreCluster
 from stream.spark.compact.plan import RewriteOptions
 from stream.spark.table.engines import SparkEngine
+from tests.support.ack_recorder import PacedLoad, check, read_back
+from tests.support.dev_cluster import PENSTOCK, penstock
+from tests.support.history import orphaned_objects
+from tests.support.hurried_cluster import HurriedCluster
+from tests.support.threaded_cluster import until
 
 ROOT = Path(__file__).resolve().parents[2]
 PARTITIONS = [0, 1]

@@ -9,12 +9,12 @@ from pathlib import Path
 import pytest
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.streaming import StreamingQuery
-from support.ack_recorder import PacedLoad, check, number_of, read_back
-from support.dev_cluster import asked, penstock
-from support.hurried_cluster import HurriedCluster
 
 from objectstore.url import open_store
 from stream.manifest.view import ClusterView
+from tests.support.ack_recorder import PacedLoad, check, number_of, read_back
+from tests.support.dev_cluster import asked, penstock
+from tests.support.hurried_cluster import HurriedCluster
 
 PARTITIONS = [0, 1, 2]
 DEADLINE_S = 120.0

@@ -10,11 +10,11 @@ from pathlib import Path
 import msgspec
 import pyspark
 import pytest
-from support.dev_cluster import is_gone
-from support.threaded_cluster import ThreadedCluster, until
 
 from tests.spark.test_spark_kills import LIFE_S, fill, rows_in, running
+from tests.support.dev_cluster import is_gone
 from tests.support.streaming_job import Job
+from tests.support.threaded_cluster import ThreadedCluster, until
 
 EXECUTORS = "local-cluster[2,1,512]"
 ROWS = 1_200

@@ -13,13 +13,13 @@ import msgspec
 import pytest
 from pyspark.errors import StreamingQueryException
 from pyspark.sql import SparkSession
-from support.dev_cluster import is_gone
-from support.threaded_cluster import ThreadedCluster, until
 
 from deploy.rewrite import Target, plan_rewrite, rewrite_topic
 from stream.spark.compact.plan import PartitionPlan, RewriteOptions
 from stream.spark.table.engines import LocalEngine
+from tests.support.dev_cluster import is_gone
 from tests.support.streaming_job import Job, start
+from tests.support.threaded_cluster import ThreadedCluster, until
 
 ROOT = Path(__file__).resolve().parents[2]
 LIFE_S = 200.0
@@ -33,7 +33,7 @@ pytestmark = pytest.mark.timeout(600)
 @contextmanager
 def running(job: Job) -> Iterator["subprocess.Popen[bytes]"]:
     """One life of the driver. Its JVM has ended when this has: two of them on one checkpoint are another test's subject."""
-    environment = os.environ | {"PYTHONPATH": f"{ROOT}:{ROOT / 'tests'}", "PYSPARK_PYTHON": sys.executable}
+    environment = os.environ | {"PYTHONPATH": str(ROOT), "PYSPARK_PYTHON": sys.executable}
     command = (sys.executable, "-m", "tests.support.streaming_job", msgspec.json.encode(job).decode())
     with Path(job.directory, "log").open("ab") as log:
         process = subprocess.Popen(command, env=environment, cwd=ROOT, stdout=log, stderr=log)

@@ -6,13 +6,13 @@ from dataclasses import replace
 import pytest
 from pyspark.sql.datasource import DataSourceReader, InputPartition
 from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadMaxBytes, ReadMaxRows, ReadMinRows
-from support.threaded_cluster import ThreadedCluster, until
 
 from pyspark_penstock import DefaultSource
 from stream.spark.cluster import SparkCluster
 from stream.spark.errors import DataLoss, OffsetsMismatch
 from stream.spark.source import BatchReader, StreamReader
 from stream.spark.starts import QueryStart
+from tests.support.threaded_cluster import ThreadedCluster, until
 
 Place = tuple[int, int]
 

@@ -5,7 +5,8 @@ from pathlib import Path
 import pytest
 from pyspark.errors import AnalysisException, PythonException
 from pyspark.sql import DataFrame, DataFrameWriter, SparkSession
-from support.threaded_cluster import Row, ThreadedCluster
+
+from tests.support.threaded_cluster import Row, ThreadedCluster
 
 T0_MS = 1_700_000_000_000
 pytestmark = pytest.mark.timeout(300)  # a first query starts three kinds of Python workers

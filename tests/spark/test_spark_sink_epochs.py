@@ -8,7 +8,8 @@ import pytest
 from pyspark.errors import StreamingQueryException
 from pyspark.sql import SparkSession
 from pyspark.sql.functions import udf
-from support.threaded_cluster import ThreadedCluster
+
+from tests.support.threaded_cluster import ThreadedCluster
 
 pytestmark = [
     pytest.mark.timeout(300),  # a first query starts three kinds of Python workers

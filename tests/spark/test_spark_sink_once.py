@@ -10,13 +10,13 @@ import pyarrow as pa
 import pytest
 from confluent_kafka import Consumer, KafkaError, TopicPartition
 from pyspark.sql.types import StringType, StructField, StructType
-from support.threaded_cluster import ThreadedCluster, until
 
 from stream.spark.sink.errors import InvalidRow, StaleWrite, TransactionFailed
 from stream.spark.sink.options import WriteOptions, parse_write
 from stream.spark.sink.staging import Staging
 from stream.spark.sink.transaction import Transaction, WriteId
 from stream.spark.sink.writers import BatchWriter, StreamWriter, TaskDone
+from tests.support.threaded_cluster import ThreadedCluster, until
 
 VALUE = StructType([StructField("value", StringType())])
 DRIVER = """

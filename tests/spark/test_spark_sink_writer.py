@@ -8,10 +8,10 @@ import pyarrow as pa
 import pytest
 from kafka.partitioner.default import murmur2
 from pyspark.sql.pandas.types import from_arrow_schema
-from support.threaded_cluster import Row, ThreadedCluster
 
 from stream.spark.sink.errors import InvalidRow, WriteFailed
 from stream.spark.sink.writers import BatchWriter, TaskDone
+from tests.support.threaded_cluster import Row, ThreadedCluster
 
 HEADERS = pa.list_(pa.struct([("key", pa.string()), ("value", pa.binary())]))
 T0_MS = 1_700_000_000_000

@@ -7,7 +7,8 @@ import pytest
 from pyspark.errors import StreamingQueryException
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.streaming import DataStreamReader, StreamingQuery
-from support.threaded_cluster import ThreadedCluster, until
+
+from tests.support.threaded_cluster import ThreadedCluster, until
 
 Place = tuple[int, int]
 

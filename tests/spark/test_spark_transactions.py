@@ -7,7 +7,6 @@ from confluent_kafka import IsolationLevel, Producer, TopicPartition
 from confluent_kafka.admin import AdminClient, OffsetSpec
 from pyspark.sql import SparkSession
 from pyspark.sql.streaming.datasource import ReadAllAvailable
-from support.threaded_cluster import Row, ThreadedCluster
 
 from penstock import scan
 from pyspark_penstock import DefaultSource
@@ -16,6 +15,7 @@ from stream.reader.cluster import StoreCluster
 from stream.reader.renew import ranges_of
 from stream.spark.source import StreamReader
 from stream.spark.table.source import TopicSource
+from tests.support.threaded_cluster import Row, ThreadedCluster
 
 TOPIC = "transactions"
 ROUNDS = 14

@@ -14,7 +14,8 @@ from typing import Any, Self
 
 from aiokafka import AIOKafkaProducer
 from confluent_kafka import OFFSET_BEGINNING, Consumer, Producer, TopicPartition
-from support.cluster import until
+
+from tests.support.cluster import until
 
 FLUSH_S = 40
 PADDING = b"." * 400

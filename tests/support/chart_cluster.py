@@ -19,8 +19,8 @@ from types import TracebackType
 from typing import Self
 from urllib.parse import quote, unquote
 
-from support.chart import NAMESPACE, Object, Pod, command, environment, named, of_kind, pod_of
-from support.ports import free_port
+from tests.support.chart import NAMESPACE, Object, Pod, command, environment, named, of_kind, pod_of
+from tests.support.ports import free_port
 
 READY_S = 120.0
 """For one pod; a dozen processes start at once, on machines that do other things too."""

@@ -5,11 +5,11 @@ import json
 from pathlib import Path
 from typing import Any
 
-from support.cluster import Cluster
 from typer.testing import CliRunner
 
 from deploy.app import app
 from deploy.errors import DeployError
+from tests.support.cluster import Cluster
 
 
 class Cli:

@@ -6,8 +6,6 @@ from pathlib import Path
 from uuid import uuid4
 
 import msgspec
-from support.controller_cluster import Broker, until
-from support.ports import free_ports
 
 from controller.config import ControllerConfig
 from controller.main import ControllerServer
@@ -18,6 +16,8 @@ from controller.rpc.follower import MetadataFollower
 from objectstore.memory import MemoryStore
 from stream.ids import NodeId
 from stream.ports import WalIdentity
+from tests.support.controller_cluster import Broker, until
+from tests.support.ports import free_ports
 
 
 class Quorum:

@@ -14,14 +14,13 @@ from pathlib import Path
 from random import Random
 from typing import Any, TypeVar
 
-from support.cluster import Cluster
-
 from broker.node import Broker
 from controller.rpc.client import ControllerClient
 from objectstore.faults import Fault, FaultyStore
 from objectstore.ports import ObjectStore
 from objectstore.retry import RetryingStore, RetryPolicy
 from stream.config import StreamConfig
+from tests.support.cluster import Cluster
 
 T = TypeVar("T")
 

@@ -16,9 +16,9 @@ from typing import Self
 
 from prometheus_client.metrics_core import Metric
 from prometheus_client.parser import text_string_to_metric_families
-from support.ports import free_port
 
 from deploy.cluster.plan import ClusterOptions, Ports, plan_cluster
+from tests.support.ports import free_port
 
 READY_S = 60.0
 Samples = dict[tuple[str, frozenset[tuple[str, str]]], float]

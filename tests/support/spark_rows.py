@@ -1,7 +1,8 @@
 """Rows of Spark as a Kafka consumer gives records."""
 
 from pyspark.sql import DataFrame
-from support.threaded_cluster import Row
+
+from tests.support.threaded_cluster import Row
 
 
 def rows_of(frame: DataFrame) -> list[Row]:

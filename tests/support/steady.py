@@ -4,7 +4,8 @@ import asyncio
 import threading
 
 from confluent_kafka import Message, Producer
-from support.cluster import until
+
+from tests.support.cluster import until
 
 TIMEOUT_S = 30
 

@@ -3,8 +3,6 @@
 import asyncio
 from collections.abc import Sequence
 
-from support.ack_recorder import Load, number_of
-
 from objectstore.errors import ObjectNotFound
 from objectstore.ports import ObjectStore
 from stream.batch.header import iter_headers
@@ -16,6 +14,7 @@ from stream.manifest.view import ClusterView
 from stream.object_reader import ObjectReader
 from stream.ports import ObjectRange, ObjectRole, StreamRange
 from stream.reader.slices import Slice
+from tests.support.ack_recorder import Load, number_of
 
 
 async def read(store: ObjectStore, slices: Sequence[Slice]) -> dict[int, list[tuple[int, int]]]:

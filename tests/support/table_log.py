@@ -7,12 +7,12 @@ from pathlib import Path
 from typing import Any
 
 from confluent_kafka import Producer
-from support.cluster import Cluster
-from support.store_reader import Follower
 
 from controller.rpc.messages import CreateTopics, NewTopic
 from objectstore.directory import DirectoryStore
 from stream.config import StreamConfig
+from tests.support.cluster import Cluster
+from tests.support.store_reader import Follower
 
 DAY_MS = 86_400_000
 BEGIN_MS = 1_767_225_600_000

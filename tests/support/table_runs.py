@@ -8,8 +8,6 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from support.table_log import SCHEMA, Log
-
 from stream.reader.cluster import StoreCluster
 from stream.spark.table.engines import Engine, LocalEngine
 from stream.spark.table.model import Commit, Layout
@@ -18,6 +16,7 @@ from stream.spark.table.sync import BatchReport, SyncOptions, TableSync
 from stream.spark.table.tables import ExportTable
 from stream.spark.table.values import ValueFormat
 from stream.spark.table.warehouse import Warehouse
+from tests.support.table_log import SCHEMA, Log
 
 JSON = ValueFormat("json", SCHEMA)
 SMALL = 20_000

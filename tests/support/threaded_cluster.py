@@ -13,7 +13,6 @@ from typing import Any, Self, TypeVar
 
 from confluent_kafka import Consumer, Message, Producer, TopicPartition
 from confluent_kafka.admin import AdminClient, NewPartitions, NewTopic
-from support.cluster import Cluster
 
 from broker.partition.partition import Partition
 from controller.metadata.image import MetadataImage
@@ -27,6 +26,7 @@ from stream.reader.slices import Slice
 from stream.spark.cluster import Found, SparkCluster
 from stream.spark.offsets import TopicPartition as SparkPartition
 from stream.spark.options import Topics
+from tests.support.cluster import Cluster
 
 _T = TypeVar("_T")
 _WAIT_S = 60.0

@@ -15,10 +15,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from support.dev_cluster import PENSTOCK, asked, is_gone, penstock, pids_of
 
 from deploy.cluster.directories import TEMPORARY_PREFIX
 from deploy.cluster.handle import LocalCluster
+from tests.support.dev_cluster import PENSTOCK, asked, is_gone, penstock, pids_of
 
 pytestmark = pytest.mark.system
 

@@ -7,10 +7,10 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from support.clients import until
-from support.dev_cluster import PENSTOCK, asked, penstock
 
 from deploy.cluster.handle import LocalCluster
+from tests.support.clients import until
+from tests.support.dev_cluster import PENSTOCK, asked, penstock
 
 pytestmark = pytest.mark.system
 

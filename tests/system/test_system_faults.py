@@ -9,11 +9,11 @@ from collections.abc import Iterator
 from random import Random
 
 import pytest
-from support.ack_recorder import AioLoad, ConfluentLoad, check, read_back
-from support.dev_cluster import asked, penstock
 
 from deploy.cluster.handle import LocalCluster
 from deploy.cluster.state import ProcessState
+from tests.support.ack_recorder import AioLoad, ConfluentLoad, check, read_back
+from tests.support.dev_cluster import asked, penstock
 
 pytestmark = [pytest.mark.system, pytest.mark.timeout(180)]
 

@@ -4,13 +4,13 @@ import asyncio
 from collections.abc import AsyncIterator, Iterator
 
 import pytest
-from support.ack_recorder import ConfluentLoad, check
-from support.dev_cluster import penstock
-from support.store_reader import Follower
 
 from deploy.cluster.handle import LocalCluster
 from objectstore.ports import ObjectStore
 from objectstore.url import open_store
+from tests.support.ack_recorder import ConfluentLoad, check
+from tests.support.dev_cluster import penstock
+from tests.support.store_reader import Follower
 
 pytestmark = [pytest.mark.system, pytest.mark.timeout(180)]
 

@@ -10,13 +10,13 @@ from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
-from support.dev_cluster import asked, penstock
 
 from deploy.cluster.handle import LocalCluster
 from deploy.cluster.state import ProcessState
 from tests.chaos.clients import Client, Reader, SteadyProducer, end_offsets, read_all
 from tests.chaos.patience import Patience
 from tests.chaos.record import Record
+from tests.support.dev_cluster import asked, penstock
 from tests.support.history import Part
 
 pytestmark = [pytest.mark.system, pytest.mark.timeout(180)]

@@ -12,15 +12,15 @@ from pathlib import Path
 
 import pytest
 from confluent_kafka import KafkaError, KafkaException
-from support.ack_recorder import ConfluentLoad, check, read_back
-from support.clients import create_topic, produce
-from support.dev_cluster import penstock
 
 from broker.wire.error_codes import ErrorCode
 from deploy.cluster.handle import LocalCluster
 from deploy.reassign.admin import current_assignment, elect_preferred, ongoing
 from deploy.reassign.plan import Key
 from deploy.wire import WireClient
+from tests.support.ack_recorder import ConfluentLoad, check, read_back
+from tests.support.clients import create_topic, produce
+from tests.support.dev_cluster import penstock
 
 pytestmark = [pytest.mark.system, pytest.mark.timeout(300)]
 

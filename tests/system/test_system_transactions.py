@@ -9,12 +9,12 @@ from typing import Final
 import pytest
 from confluent_kafka import TopicPartition
 from confluent_kafka.admin import AdminClient
-from support.clients import TIMEOUT_S, confluent_consumer, create_topic, produce, read_records
-from support.transformer import INPUT, OUTPUT
 
 from broker.coordinated import partition_for
 from broker.internal_topics import TRANSACTIONS_TOPIC
 from deploy.cluster.handle import LocalCluster
+from tests.support.clients import TIMEOUT_S, confluent_consumer, create_topic, produce, read_records
+from tests.support.transformer import INPUT, OUTPUT
 
 pytestmark = [pytest.mark.system, pytest.mark.timeout(180)]
 

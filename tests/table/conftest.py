@@ -3,7 +3,8 @@
 import asyncio
 
 import pytest
-from support.table_log import Log, write_log
+
+from tests.support.table_log import Log, write_log
 
 
 @pytest.fixture(scope="session")

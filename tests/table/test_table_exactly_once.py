@@ -6,11 +6,11 @@ from typing import Any
 
 import pytest
 from pyiceberg.catalog import load_catalog
-from support.table_log import Log
-from support.table_runs import Run, Stopped, check_row
 
 from stream.spark.table.errors import CommitUnknown
 from stream.spark.table.model import Commit
+from tests.support.table_log import Log
+from tests.support.table_runs import Run, Stopped, check_row
 
 
 @pytest.fixture(params=["iceberg", "parquet"])

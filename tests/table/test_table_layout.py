@@ -7,8 +7,6 @@ from typing import Any
 
 import pyarrow.parquet as pq
 import pytest
-from support.table_log import BEGIN_MS, DAY_MS, SCHEMA, Log
-from support.table_runs import Run
 
 from stream.spark.table.compact import compact
 from stream.spark.table.errors import InvalidTable, OtherTopic, RecordsLost
@@ -16,6 +14,8 @@ from stream.spark.table.model import Commit
 from stream.spark.table.plan import Bounds, wanted_ranges
 from stream.spark.table.query import query
 from stream.spark.table.values import ValueFormat
+from tests.support.table_log import BEGIN_MS, DAY_MS, SCHEMA, Log
+from tests.support.table_runs import Run
 
 RAW = ValueFormat()
 

@@ -8,13 +8,14 @@ import sys
 from pathlib import Path
 
 import pytest
-from support.table_log import SCHEMA, Log
-from support.table_runs import Run
+
+from tests.support.table_log import SCHEMA, Log
+from tests.support.table_runs import Run
 
 pytestmark = [pytest.mark.system, pytest.mark.timeout(180)]
 
 ROOT = Path(__file__).resolve().parents[2]
-ENVIRONMENT = os.environ | {"PYTHONPATH": f"{ROOT}:{ROOT / 'tests'}"}
+ENVIRONMENT = os.environ | {"PYTHONPATH": str(ROOT)}
 KILLED = """
 import os, pickle, signal, sys
 run = pickle.load(sys.stdin.buffer)

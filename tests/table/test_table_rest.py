@@ -5,12 +5,12 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
-from support.rest_catalog import Lost, RestCatalog, rest_catalog
-from support.table_log import Log
-from support.table_runs import Run
 
 from stream.spark.table.query import query
 from stream.spark.table.warehouse import Warehouse
+from tests.support.rest_catalog import Lost, RestCatalog, rest_catalog
+from tests.support.table_log import Log
+from tests.support.table_runs import Run
 
 
 @dataclass

@@ -7,11 +7,11 @@ from pathlib import Path
 import boto3
 import pytest
 from moto.server import ThreadedMotoServer
-from support.table_log import Log
-from support.table_runs import Run
 
 from stream.spark.table.query import query
 from stream.spark.table.warehouse import Warehouse
+from tests.support.table_log import Log
+from tests.support.table_runs import Run
 
 
 @dataclass

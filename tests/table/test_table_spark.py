@@ -4,11 +4,11 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from support.table_log import Log
-from support.table_runs import Run
 
 from stream.spark.table.compact import compact
 from stream.spark.table.engines import SparkEngine
+from tests.support.table_log import Log
+from tests.support.table_runs import Run
 
 pytestmark = [pytest.mark.system, pytest.mark.timeout(300)]
 

@@ -3,9 +3,9 @@
 from pathlib import Path
 
 import pytest
-from support.raft_scenario import Failed, Scenario
 
 from controller.raft.core import RaftCore
+from tests.support.raft_scenario import Failed, Scenario
 
 HERE = Path(__file__).parent
 SCRIPTS = sorted(HERE.glob("*.txt"))

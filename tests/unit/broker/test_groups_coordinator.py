@@ -7,7 +7,6 @@ import itertools
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from support.coordinator_log import MemoryLog
 
 from broker.coordinated import partition_for
 from broker.coordinator_log import TransactionalProducer
@@ -29,6 +28,7 @@ from broker.groups.records import (
     encode_offset_value,
 )
 from broker.wire.error_codes import ErrorCode
+from tests.support.coordinator_log import MemoryLog
 
 
 def now_ms() -> int:

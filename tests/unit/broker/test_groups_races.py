@@ -6,7 +6,6 @@ from collections.abc import Iterator
 
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from support.coordinator_log import MemoryLog
 
 from broker.coordinator_compaction import CompactionLimits
 from broker.coordinator_log import TransactionalProducer
@@ -15,6 +14,7 @@ from broker.groups.model import GroupLimits
 from broker.groups.offsets import GroupOffsets, TopicPartition
 from broker.groups.records import CommittedOffset
 from broker.wire.error_codes import ErrorCode
+from tests.support.coordinator_log import MemoryLog
 
 NOW_MS = 1_700_000_000_000
 OLD_MS = NOW_MS - GroupLimits().offsets_retention_ms - 1

@@ -6,7 +6,6 @@ from collections.abc import Callable, Mapping, Sequence
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from support.coordinator_log import MemoryLog
 
 from broker.connection_order import LateRequest
 from broker.coordinated import partition_for
@@ -16,6 +15,7 @@ from broker.transactions.model import ProducerIdentity, TopicPartition, Transact
 from broker.transactions.records import MalformedTransactionRecord, decode_key, decode_value, encode_key, encode_value
 from broker.wire.error_codes import ErrorCode
 from stream.ids import NodeId
+from tests.support.coordinator_log import MemoryLog
 
 LIMITS = TransactionLimits(transactions_max=2)
 T0, T1, GONE = ("t", 0), ("t", 1), ("gone", 0)

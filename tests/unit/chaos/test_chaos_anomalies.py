@@ -3,7 +3,8 @@
 from collections.abc import Mapping
 
 import pytest
-from support.anomalies import (
+
+from tests.support.anomalies import (
     ANOMALIES,
     UNKNOWN,
     Ack,

@@ -10,8 +10,6 @@ from uuid import uuid4
 
 import msgspec
 import pytest
-from support.controller_cluster import Cluster, until
-from support.controller_quorum import Quorum
 
 from controller.backup.layout import HISTORY_GAP, LogObject, droppable, needed_objects, pack, splice, unpack
 from controller.backup.log import BackupLog
@@ -30,6 +28,8 @@ from objectstore.ports import Body
 from stream.ids import Millis, NodeId, Offset, StreamId, WalSequence
 from stream.keys import backup_key, wal_key
 from stream.ports import CommitObjects, NewObject, ObjectRole, OpenedStream, OpenStream, StreamRange
+from tests.support.controller_cluster import Cluster, until
+from tests.support.controller_quorum import Quorum
 
 Start = Callable[..., Awaitable[Cluster]]
 

@@ -6,11 +6,11 @@ from typing import Any
 from uuid import uuid4
 
 import pytest
-from support.controller_cluster import Broker, Cluster, until, until_async
 
 from controller.rpc.load_messages import Load, LoadReported, MovesProposed, PartitionLoad, ProposeMoves, ReportLoad
 from controller.rpc.messages import CreateTopics, NewTopic, RegisterBroker
 from stream.ids import NodeEpoch, NodeId, StreamEpoch
+from tests.support.controller_cluster import Broker, Cluster, until, until_async
 
 PARTITIONS = 6
 

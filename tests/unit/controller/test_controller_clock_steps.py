@@ -3,7 +3,6 @@
 from pathlib import Path
 
 import pytest
-from support.controller_cluster import Broker, Cluster, until
 
 from controller.metadata.objects import ObjectPhase
 from controller.rpc import messages as m
@@ -12,6 +11,7 @@ from stream.clock import steady
 from stream.errors import ObjectNotPrepared
 from stream.ids import Millis, NodeId, Offset, StreamId
 from stream.ports import CommitObjects, NewObject, ObjectRole, OpenStream, PreparedObject, StreamRange
+from tests.support.controller_cluster import Broker, Cluster, until
 
 HOUR_MS = 3_600_000
 

@@ -2,11 +2,10 @@
 
 from pathlib import Path
 
-from support.controller_cluster import until
-
 from controller.config import ControllerConfig
 from controller.main import ControllerServer
 from objectstore.memory import MemoryStore
+from tests.support.controller_cluster import until
 
 PEERS = ("0@127.0.0.1:1", "1@127.0.0.1:2", "2@127.0.0.1:3")
 

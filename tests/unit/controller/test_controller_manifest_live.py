@@ -7,7 +7,6 @@ from typing import Any
 from uuid import uuid4
 
 import pytest
-from support.controller_cluster import Cluster, until, until_async
 
 from controller.main import ControllerServer
 from controller.rpc import messages as m
@@ -19,6 +18,7 @@ from stream.keys import wal_key
 from stream.manifest.leases import HeldLease
 from stream.manifest.view import ClusterView
 from stream.ports import CommitObjects, NewObject, ObjectRole, OpenStream, StreamRange
+from tests.support.controller_cluster import Cluster, until, until_async
 
 
 class ListedStore(MemoryStore):

@@ -7,8 +7,6 @@ from pathlib import Path
 
 import pytest
 from structlog.testing import capture_logs
-from support.controller_cluster import until
-from support.controller_quorum import Quorum
 
 from controller.errors import JournalForgot, QuorumChangeRefused
 from controller.main import ControllerServer
@@ -16,6 +14,8 @@ from controller.raft.core import Role
 from controller.rpc import messages as m
 from controller.rpc.client import ControllerClient
 from controller.rpc.follower import MetadataFollower
+from tests.support.controller_cluster import until
+from tests.support.controller_quorum import Quorum
 
 WAIT_S = 10.0
 

@@ -7,12 +7,12 @@ import sys
 from pathlib import Path
 
 import pytest
-from support.controller_cluster import Cluster, until
-from support.ports import free_port
 
 from controller.rpc.client import ControllerClient
 from controller.rpc.follower import MetadataFollower
 from controller.rpc.messages import PutKeyValue
+from tests.support.controller_cluster import Cluster, until
+from tests.support.ports import free_port
 
 pytestmark = pytest.mark.system
 

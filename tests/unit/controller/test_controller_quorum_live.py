@@ -6,8 +6,6 @@ from pathlib import Path
 from random import Random
 
 import pytest
-from support.controller_cluster import until
-from support.controller_quorum import Quorum
 
 from controller.config import ControllerConfig
 from controller.errors import InvalidConfig, NotLeader, QuorumClosed
@@ -18,6 +16,8 @@ from controller.rpc import messages as m
 from controller.rpc.client import ControllerClient
 from controller.rpc.follower import MetadataFollower
 from controller.snapshots import LoadedSnapshot, SnapshotStore
+from tests.support.controller_cluster import until
+from tests.support.controller_quorum import Quorum
 
 
 @pytest.fixture

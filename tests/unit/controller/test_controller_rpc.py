@@ -10,7 +10,6 @@ from uuid import UUID, uuid4
 
 import msgspec
 import pytest
-from support.controller_cluster import Broker, Cluster, until, until_async
 
 from controller.errors import DataDirInUse, JournalFailed, RequestRefused, StoreNotEmpty
 from controller.main import ControllerServer
@@ -25,6 +24,7 @@ from stream.errors import NotContiguous, StreamFenced, StreamNotClosed, WalFence
 from stream.ids import Millis, NodeId, Offset, StreamEpoch, StreamId, WalSequence
 from stream.keys import wal_key
 from stream.ports import CloseStream, CommitObjects, NewObject, ObjectRole, OpenedStream, OpenStream, StreamRange, WalIdentity
+from tests.support.controller_cluster import Broker, Cluster, until, until_async
 
 Start = Callable[..., Awaitable[Cluster]]
 

@@ -11,7 +11,6 @@ import pytest
 import yaml
 from prometheus_client import CollectorRegistry, generate_latest
 from prometheus_client.parser import text_string_to_metric_families
-from support.promql import CHART, TARGET_LABELS, queries, rules
 
 from controller.metadata.image import MetadataImage
 from controller.metadata.records import Move, NodeRecord, PartitionRecord, TopicRecord
@@ -21,6 +20,7 @@ from deploy.metrics.docs import markdown
 from deploy.metrics.exposition import Exposition, NodeCollector, Reading
 from objectstore.histogram import LatencyHistogram
 from stream.ids import Millis, NodeEpoch, NodeId, StreamEpoch, StreamId
+from tests.support.promql import CHART, TARGET_LABELS, queries, rules
 
 ROOT = Path(__file__).parents[3]
 ALERTS = (ROOT / "docs" / "how-to" / "alerts.md").read_text()
