@@ -1,0 +1,62 @@
+"""The repository as the tidy tests read it: its files, its packages, and the syntax tree of each module."""
+
+import ast
+import os
+import tomllib
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+ROOT = Path(__file__).resolve().parents[2]
+NOT_SOURCES = {"__pycache__", "build", "dist", "site", "node_modules"}
+
+
+@cache
+def project() -> dict[str, Any]:
+    """Return pyproject.toml."""
+    return tomllib.loads((ROOT / "pyproject.toml").read_text())
+
+
+@cache
+def packages() -> tuple[str, ...]:
+    """Return the names of the packages that the wheel carries."""
+    return tuple(project()["tool"]["hatch"]["build"]["targets"]["wheel"]["packages"])
+
+
+@cache
+def files() -> tuple[Path, ...]:
+    """Return all files below the root, without caches, environments and what is built."""
+    found = []
+    for folder, folders, names in os.walk(ROOT):
+        folders[:] = [name for name in folders if name not in NOT_SOURCES and not name.startswith(".")]
+        found += [Path(folder, name) for name in names]
+    return tuple(sorted(found))
+
+
+@cache
+def sources() -> tuple[Path, ...]:
+    """Return the modules of the packages that people write: no generated code."""
+    wanted = set(packages())
+    return tuple(path for path in files() if path.suffix == ".py" and path.relative_to(ROOT).parts[0] in wanted and "gen" not in path.parts)
+
+
+@cache
+def text(path: Path) -> str:
+    """Return the file's text."""
+    return path.read_text()
+
+
+@cache
+def tree(path: Path) -> ast.Module:
+    """Return the module's syntax tree."""
+    return ast.parse(text(path))
+
+
+def shown(path: Path, line: int | None = None) -> str:
+    """Return `path:line` relative to the root, as editors open it."""
+    return f"{path.relative_to(ROOT)}:{line}" if line else str(path.relative_to(ROOT))
+
+
+def listed(offenders: list[str]) -> str:
+    """Return the message of a failed test: how many there are, and each on its line."""
+    return f"{len(offenders)} found:\n" + "\n".join(offenders)

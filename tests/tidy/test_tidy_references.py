@@ -1,0 +1,168 @@
+"""References lead to what is in the repository: paths, modules, ADRs, links and anchors.
+
+Paths that begin with a folder of the root count everywhere; other names of files count in Markdown, docstrings and comments, where they
+may leave out leading folders (`codec.py`). A name with a wildcard or a placeholder is no reference.
+"""
+
+import ast
+import io
+import re
+import tokenize
+from collections.abc import Iterator
+from fnmatch import fnmatch
+from functools import cache
+from pathlib import Path
+
+from deploy.config.definition import ROLES, settings_of
+from tests.tidy.markdown import anchors, links, prose
+from tests.tidy.repository import ROOT, files, listed, packages, shown, text
+
+NOT_OURS = {
+    "CONFIGURATION.md": "of librdkafka",
+    "python/pyspark/daemon.py": "of Apache Spark",
+    "kafka-*.sh": "a tool of Apache Kafka",
+    "connect-*.sh": "a tool of Apache Kafka",
+    "open-api/rest-catalog-open-api.yaml": "of Apache Iceberg",
+    "benchmarks/results.jsonl": "what `make bench` writes",
+    "penstock.toml": "a configuration file that an operator writes",
+    "broker.toml": "a configuration file that an operator writes",
+    "controller.toml": "a configuration file that an operator writes",
+    "my-*.yaml": "a values file that an operator writes",
+    "test_*.py": "a test that the reader of docs/pytest.md writes",
+    "conftest.py": "a file that the reader of docs/pytest.md writes",
+}
+"""Names of files that belong elsewhere, with the reason."""
+
+TEXTS = {".py", ".md", ".sh", ".yaml", ".yml", ".toml", ".tpl", ".dockerignore", ""}
+FILE = re.compile(r"(?<![\w./:@$%{}*<>-])(?:\.{1,2}/)*((?:[\w.-]+/)*[\w.-]+\.(?:py|md|sh|ya?ml|toml))(?![\w/*<{(-]|\.\w)")
+ADR = re.compile(r"\b(?:ADRs? |docs/adr/|adr/)(\d{4}(?:, \d{4})*)\b")
+ANCHOR = re.compile(r"(?<![\w/])((?:[\w-]+/)*[\w-]+\.md)#([\w-]+)")
+CODE_SPAN = re.compile(r"`([^`\n]+)`|(python -m [\w.]+)")
+
+
+def lines_with(pattern: str) -> Iterator[tuple[Path, int, str]]:
+    """Yield the lines of all texts in which the pattern occurs. A pattern that begins with a literal makes this fast."""
+    searched = re.compile(pattern)
+    for path in files():
+        if path.suffix in TEXTS and searched.search(text(path)):
+            yield from ((path, number, line) for number, line in enumerate(text(path).splitlines(), 1) if searched.search(line))
+
+
+@cache
+def below_the_root() -> frozenset[str]:
+    """Return every file and folder, relative to the root."""
+    paths = [path.relative_to(ROOT) for path in files()]
+    return frozenset(str(path) for path in paths) | {str(folder) for path in paths for folder in path.parents}
+
+
+@cache
+def short_names() -> frozenset[str]:
+    """Return every file, also without its leading folders."""
+    parts = [path.relative_to(ROOT).parts for path in files()]
+    return frozenset("/".join(path[begin:]) for path in parts for begin in range(len(path)))
+
+
+@cache
+def folders() -> tuple[str, ...]:
+    """Return the folders of the root."""
+    return tuple(sorted({path.relative_to(ROOT).parts[0] for path in files() if path.parent != ROOT}))
+
+
+@cache
+def lines_of_prose(path: Path) -> frozenset[int]:
+    """Return the lines that a person reads: all lines of a file that is no Python, docstrings and comments of a module."""
+    if path.suffix != ".py":
+        return frozenset(range(1, len(text(path).splitlines()) + 1))
+    found = {token.start[0] for token in tokenize.generate_tokens(io.StringIO(text(path)).readline) if token.type == tokenize.COMMENT}
+    for node in ast.walk(ast.parse(text(path))):
+        if isinstance(node, ast.Expr) and isinstance(node.value, ast.Constant) and isinstance(node.value.value, str):
+            found |= set(range(node.lineno, (node.end_lineno or node.lineno) + 1))
+    return frozenset(found)
+
+
+def test_files_that_are_named_exist() -> None:
+    below = re.compile(rf"(?<![\w./:@$%{{}}*<>-])((?:{'|'.join(folders())})/[\w./-]*\w)(?![\w/*<{{]|\.?[*<{{])")
+    offenders = []
+    for path, number, line in lines_with(r"/|\.(?:py|md|sh|ya?ml|toml)\b"):
+        named = {name for name in FILE.findall(line) if name not in short_names() and number in lines_of_prose(path)}
+        named |= {name for name in below.findall(line) if name not in below_the_root() and not ADR.fullmatch(name)}
+        offenders += [f"{shown(path, number)}: {name}" for name in named if not any(fnmatch(name, pattern) for pattern in NOT_OURS)]
+    assert not offenders, listed(offenders)
+
+
+def test_modules_that_are_named_exist() -> None:
+    """At the begin of code spans and in commands: `package.module` and `package.module.name`."""
+    first = "|".join((*packages(), "tests", "benchmarks"))
+    module = re.compile(rf"(?:^|-m |from |import )((?:{first})(?:\.[A-Za-z_]\w*)+)(?![\w(/.=])")
+    settings = {name for role in ROLES for name in settings_of(role)}
+    offenders = [
+        f"{shown(path, number)}: {name}"
+        for path, number, line in lines_with(r"`[^`.]*\.|-m ")
+        if path.suffix in {".py", ".md"}
+        for span in CODE_SPAN.findall(line)
+        for name in module.findall(span[0] or span[1])
+        if name not in settings and not is_defined(name)
+    ]
+    assert not offenders, listed(offenders)
+
+
+@cache
+def is_defined(name: str) -> bool:
+    """Return whether the name is a module, or a word in the module that its beginning names."""
+    parts = name.split(".")
+    for count in range(len(parts), 0, -1):
+        place = "/".join(parts[:count])
+        if count == len(parts) and place in below_the_root():
+            return True
+        for file in (f"{place}.py", f"{place}/__init__.py"):
+            if file in below_the_root():
+                return all(re.search(rf"\b{rest}\b", text(ROOT / file)) for rest in parts[count:])
+    return False
+
+
+def test_decisions_that_are_named_exist() -> None:
+    numbers = {path.name[:4] for path in (ROOT / "docs").rglob("adr/*.md")}
+    offenders = [
+        f"{shown(path, number)}: ADR {named}"
+        for path, number, line in lines_with(r"ADR|adr/")
+        for match in ADR.findall(line)
+        for named in match.split(", ")
+        if named not in numbers
+    ]
+    assert not offenders, listed(offenders)
+
+
+def test_links_of_markdown_lead_somewhere() -> None:
+    offenders = []
+    for path in files():
+        if path.suffix == ".md":
+            for number, target in links(text(path)):
+                name, _, anchor = target.partition("#")
+                file = (path.parent / name).resolve() if name else path
+                if not file.exists():
+                    offenders.append(f"{shown(path, number)}: no file {target}")
+                elif anchor and file.suffix == ".md" and anchor not in anchors(text(file)):
+                    offenders.append(f"{shown(path, number)}: no heading for {target}")
+    assert not offenders, listed(offenders)
+
+
+def test_anchors_that_are_named_elsewhere_exist() -> None:
+    """Such as the pages that alerts name."""
+    offenders = [
+        f"{shown(path, number)}: no heading for {name}#{anchor}"
+        for path, number, line in lines_with(r"\.md#")
+        if path.suffix != ".md"
+        for name, anchor in ANCHOR.findall(line)
+        if name in below_the_root() and anchor not in anchors(text(ROOT / name))
+    ]
+    assert not offenders, listed(offenders)
+
+
+def test_what_is_no_reference_is_left_alone() -> None:
+    """Guard the patterns themselves."""
+    assert FILE.findall("see guides/x.md, `wal/core.py` and ../y.sh.") == ["guides/x.md", "wal/core.py", "y.sh"]
+    assert FILE.findall("https://example.com/a/b.md docs/*.md <name>.py {name}.yaml a.python") == []
+    assert ADR.findall("ADR 0037, docs/adr/0017, 0036") == ["0037", "0017, 0036"]
+    assert list(prose("a\n```sh\n# b\n```\nc")) == [(1, "a"), (5, "c")]
+    assert anchors("# A B\n```\n# no\n```\n## Broker: `x` & y") == {"a-b", "broker-x--y", "broker-x-y"}
+    assert list(links("[a](b.md#c) `[d](e)` [f](https://g)\n\n[h]: i.md")) == [(1, "b.md#c"), (3, "i.md")]
