@@ -1,0 +1,232 @@
+"""Every name that the docs may use for something of ours: settings, metrics, commands, options, ports, variables, alerts.
+
+Each is read from where it is defined. Names that other projects define are in the allowlists, with the reason.
+"""
+
+import re
+from collections.abc import Iterator
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import typer
+import yaml
+from typer.core import TyperCommand, TyperGroup
+
+from controller.metadata.topic_configs import TOPIC_CONFIGS
+from deploy.app import app
+from deploy.config.definition import ROLES, flag_of, settings_of, variable_of
+from deploy.config.sources import CONFIG_FLAG, FOREIGN_VARIABLES, PREFIX, SET_FLAG
+from deploy.metrics.table import METRICS
+from pytest_penstock.plugin import _OPTIONS as PLUGIN_OPTIONS
+from tests.tidy.repository import ROOT, files, sources, text
+
+Command = TyperCommand | TyperGroup
+CHART = ROOT / "helm" / "penstock"
+
+FOREIGN_SETTINGS = {
+    "auto.offset.reset": "Kafka clients",
+    "bootstrap.servers": "Kafka clients",
+    "buffer.memory": "Kafka clients",
+    "client.rack": "Kafka clients",
+    "compression.type": "Kafka clients",
+    "delivery.timeout.ms": "Kafka clients",
+    "enable.auto.commit": "Kafka clients",
+    "enable.idempotence": "Kafka clients",
+    "fetch.max.bytes": "Kafka clients",
+    "fetch.max.wait.ms": "Kafka clients",
+    "fetch.min.bytes": "Kafka clients",
+    "fetch.queue.backoff.ms": "librdkafka",
+    "group.id": "Kafka clients",
+    "isolation.level": "Kafka clients",
+    "linger.ms": "Kafka clients",
+    "max.block.ms": "Kafka clients",
+    "max.partition.fetch.bytes": "Kafka clients",
+    "max.request.size": "Kafka clients",
+    "metadata.max.age.ms": "Kafka clients",
+    "partition.assignment.strategy": "Kafka clients",
+    "request.timeout.ms": "Kafka clients",
+    "retries": "Kafka clients",
+    "session.timeout.ms": "Kafka clients",
+    "transaction.timeout.ms": "Kafka clients",
+    "transactional.id": "Kafka clients",
+    "service.name": "OpenTelemetry",
+    "server.properties": "the configuration file of Apache Kafka",
+}
+"""Spark's own begin with `spark.`; its Kafka source and sink take those of Kafka clients behind `kafka.`."""
+
+FOREIGN_FLAGS = {
+    "--bootstrap-server": "Kafka's tools",
+    "--command-config": "Kafka's tools",
+    "--describe": "Kafka's tools",
+    "--reset-offsets": "Kafka's tools",
+    "--topic": "Kafka's tools",
+    "--to-offset": "Kafka's tools",
+    "--consumer.config": "Kafka's tools",
+    "--from-literal": "kubectl",
+    "--create-namespace": "helm",
+    "--reuse-values": "helm",
+    "--set-json": "helm",
+    "--set-string": "helm",
+    "--set-file": "helm",
+    "--conf": "spark-submit",
+    "--py-files": "spark-submit",
+    "--descriptor_set_out": "protoc",
+    "--include_imports": "protoc",
+    "--network": "docker",
+    "--rm": "docker",
+    "--extra-index-url": "pip",
+    "--import-mode": "pytest",
+}
+"""Options in code spans; in code blocks only commands of Penstock are looked at."""
+
+FOREIGN_PORTS = {
+    3000: "Grafana",
+    4317: "OTLP over gRPC",
+    4318: "OTLP over HTTP",
+    7077: "a Spark master",
+    8333: "SeaweedFS",
+    9000: "MinIO",
+}
+CHOSEN_PORTS = range(20_000, 65_536)
+"""Free ports that a machine chose, in output that is shown, and node ports of Kubernetes."""
+
+FOREIGN_VARIABLES_BEGIN = ("AWS_", "JAVA_", "KAFKA_", "OTEL_", "PIP_", "PYSPARK_", "PYTHON", "SPARK_")
+
+
+def the_file(name: str) -> Path:
+    """Return the one file of this name, wherever it is."""
+    (found,) = (path for path in files() if path.name == name)
+    return found
+
+
+@cache
+def settings() -> frozenset[str]:
+    """Return the settings of nodes and of topics."""
+    return frozenset({name for role in ROLES for name in settings_of(role)} | set(TOPIC_CONFIGS))
+
+
+@cache
+def setting_of_field() -> dict[str, str]:
+    """Return the name of each setting by the field that holds it in Python."""
+    return {field.field: name for role in ROLES for name, field in settings_of(role).items() if field.field != name}
+
+
+@cache
+def chart_values() -> frozenset[str]:
+    """Return the values of the Helm chart with dots between levels, and the levels."""
+    return frozenset(_dotted(yaml.safe_load((CHART / "values.schema.json").read_text())))
+
+
+def _dotted(schema: dict[str, Any], before: str = "") -> Iterator[str]:
+    for name, below in schema.get("properties", {}).items():
+        yield before + name
+        yield from _dotted(below, f"{before}{name}.")
+
+
+@cache
+def quoted() -> frozenset[str]:
+    """Return what stands between quotes in the packages: log events, attributes of spans, properties of tables."""
+    return frozenset(name for path in sources() for name in re.findall(r"\"([a-z][\w.]*)\"", text(path)))
+
+
+@cache
+def words() -> frozenset[str]:
+    """Return every word of the sources, of tests and of the chart."""
+    read = {".py", ".yaml", ".yml", ".tpl", ".toml", ".sh", ".pyi", ""}
+    return frozenset(word for path in files() if path.suffix in read for word in re.findall(r"[A-Za-z]\w+", text(path)))
+
+
+@cache
+def metrics() -> frozenset[str]:
+    """Return the names of series, and what the chart's rules record."""
+    ends = {"counter": ("",), "gauge": ("",), "histogram": ("", "_bucket", "_count", "_sum")}
+    rules = "\n".join(text(path) for path in files() if path.is_relative_to(CHART) and path.suffix in {".yaml", ".tpl"})
+    return frozenset(metric.name + end for metric in METRICS for end in ends[metric.kind]) | set(re.findall(r"record: (\w+)", rules))
+
+
+@cache
+def labels() -> frozenset[str]:
+    """Return the labels of metrics."""
+    return frozenset(label for metric in METRICS for label in metric.labels)
+
+
+@cache
+def plugin_names() -> frozenset[str]:
+    """Return options and fixtures of the pytest plugin."""
+    return frozenset({f"penstock_{name.replace('-', '_')}" for name, _ in PLUGIN_OPTIONS} | {"penstock_cluster"})
+
+
+@cache
+def alerts() -> frozenset[str]:
+    """Return the names of the chart's alerts."""
+    return frozenset(name for path in CHART.rglob("*.yaml") for name in re.findall(r"alert: (\w+)", text(path)))
+
+
+@cache
+def classes() -> frozenset[str]:
+    """Return the names of all classes, and those under which they are imported."""
+    return frozenset(name for path in sources() for name in re.findall(r"(?:^\s*class| as) (\w+)", text(path), re.MULTILINE))
+
+
+@cache
+def variables() -> frozenset[str]:
+    """Return the environment variables that begin with PENSTOCK_."""
+    of_settings = {variable_of(name) for role in ROLES for name in settings_of(role)}
+    in_sources = {name for path in (*sources(), *CHART.rglob("*.yaml")) for name in re.findall(rf"\b{PREFIX}[A-Z_]+\b", text(path))}
+    return frozenset(of_settings | {PREFIX + name for name in FOREIGN_VARIABLES} | in_sources)
+
+
+@cache
+def ports() -> frozenset[int]:
+    """Return the ports that are defaults of settings, of commands, of the image, of the chart and of compose."""
+    of_settings = " ".join(str(field.default) for role in ROLES for field in settings_of(role).values())
+    of_commands = {parameter.default for command in leaves(root()) for parameter in command.params if parameter.name == "port"}
+    deployed = "\n".join((text(the_file("Dockerfile")), *(text(path) for path in CHART.rglob("*.yaml"))))
+    found = re.findall(r":(\d{4,5})\b", of_settings) + re.findall(r"[Pp]ort: (\d{4,5})\b", deployed)
+    exposed = [port for line in re.findall(r"EXPOSE (.*)", deployed) for port in line.split()]
+    return frozenset({int(port) for port in (*found, *exposed, *of_commands)} - {0})
+
+
+@cache
+def root() -> TyperGroup:
+    """Return the `penstock` command."""
+    command = typer.main.get_command(app)
+    assert isinstance(command, TyperGroup)
+    return command
+
+
+def leaves(command: Command) -> Iterator[Command]:
+    """Yield the command and all below it."""
+    yield command
+    if isinstance(command, TyperGroup):
+        for below in command.commands.values():
+            assert isinstance(below, Command)
+            yield from leaves(below)
+
+
+def flags_of(command: Command) -> set[str]:
+    """Return the options of one command."""
+    given = {name for parameter in command.params for name in (*parameter.opts, *parameter.secondary_opts) if name.startswith("-")}
+    return given | {"--help", "-h"}
+
+
+def node_flags(role: str) -> set[str]:
+    """Return the options of `penstock broker` and `penstock controller`."""
+    return {flag_of(name) for known in ROLES if known == role for name in settings_of(known)} | {CONFIG_FLAG, SET_FLAG, "--help", "-h"}
+
+
+@cache
+def all_flags() -> frozenset[str]:
+    """Return the options of all commands, of the pytest plugin, and of the modules that are started with `python -m`."""
+    found = {flag for command in leaves(root()) for flag in flags_of(command)}
+    found |= {flag for role in ROLES for flag in node_flags(role)}
+    found |= {f"--penstock-{name}" for name, _ in PLUGIN_OPTIONS}
+    programs = [text(path) for path in files() if path.suffix == ".py"]
+    return frozenset(found | {flag for program in programs for flag in re.findall(r"add_argument\(\s*\"(--[\w-]+)\"", program)})
+
+
+@cache
+def make_targets() -> frozenset[str]:
+    """Return the targets of the Makefile."""
+    return frozenset(re.findall(r"^([a-z][a-z-]*):", text(ROOT / "Makefile"), re.MULTILINE))
