@@ -13,7 +13,6 @@ import pytest
 from crc32c import crc32c
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
-from property.test_wire_strategies import messages
 from structlog.testing import capture_logs
 
 from broker.wire import apis, framing
@@ -25,6 +24,7 @@ from broker.wire.primitives import MAX_ELEMENTS_COUNT
 from controller.rpc.messages import CreateTopics, NewTopic
 from stream.batch.header import HEADER_BYTES
 from stream.batch.records import Record, encode_batch
+from tests.property.test_wire_strategies import messages
 from tests.support.cluster import Cluster
 
 TIMEOUT_S = 20

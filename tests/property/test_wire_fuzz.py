@@ -7,7 +7,6 @@ from collections.abc import Callable
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
-from test_wire_strategies import messages
 
 from broker.wire.apis import APIS, PRODUCE, ApiSpec
 from broker.wire.codecs import CODECS
@@ -16,6 +15,7 @@ from broker.wire.framing import decode_body, parse_header
 from broker.wire.gen import fetch, metadata, produce
 from broker.wire.primitives import MAX_ELEMENTS_COUNT, Reader, Writer
 from broker.wire.produce import decode_produce_request
+from tests.property.test_wire_strategies import messages
 
 ALL = [pytest.param(api, id=api.name) for api in APIS.values()]
 SETTINGS = settings(max_examples=80, deadline=None, suppress_health_check=[HealthCheck.too_slow])

@@ -5,7 +5,6 @@ import struct
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
-from test_wire_strategies import messages
 
 from broker.wire.apis import FETCH, PRODUCE
 from broker.wire.errors import UnencodableValue, WireError
@@ -15,6 +14,7 @@ from broker.wire.gen import fetch, produce
 from broker.wire.leader_hint import CurrentLeader, NodeEndpoint
 from broker.wire.primitives import Writer
 from broker.wire.produce import ProducePartitionResult, decode_produce_request, encode_produce_response
+from tests.property.test_wire_strategies import messages
 
 VERSIONS_PRODUCE = st.integers(PRODUCE.served_min, PRODUCE.max)
 VERSIONS_FETCH = st.integers(FETCH.served_min, FETCH.max)

@@ -6,11 +6,11 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from kio.serial import entity_reader, entity_writer
-from test_wire_strategies import from_kio, kio_type, messages
 
 from broker.wire.apis import APIS, ApiSpec
 from broker.wire.codecs import CODECS
 from broker.wire.primitives import Reader, Writer
+from tests.property.test_wire_strategies import from_kio, kio_type, messages
 
 CASES = [pytest.param(api, way, id=f"{api.name}-{way}") for api in APIS.values() for way in ("request", "response")]
 

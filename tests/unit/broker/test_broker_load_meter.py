@@ -5,10 +5,10 @@ from typing import Any
 from uuid import UUID
 
 import pytest
-from partition_world import World, batch
 
 from broker.load_meter import AppendTimes, LoadMeter
 from controller.rpc.load_messages import PARTITIONS_PER_REPORT_MAX, Load
+from tests.unit.broker.partition_world import World, batch
 
 
 def partition(index: int, *, epoch: int = 0, bytes_in: int = 0, bytes_out: int = 0, requests: int = 0) -> Any:

@@ -4,13 +4,13 @@ import asyncio
 from collections.abc import Iterator
 
 import pytest
-from partition_world import World, transactional
 
 from broker.coordinated import LOAD_SLICE_COUNT, Coordinated
 from broker.coordinator_compaction import CompactionLimits, Live
 from broker.coordinator_log import LogBatch, TopicLog
 from broker.wire.error_codes import ErrorCode
 from tests.support.coordinator_log import MemoryLog
+from tests.unit.broker.partition_world import World, transactional
 
 LIMITS = CompactionLimits(log_bytes_min=5_000, factor=2, slice_count=3, slices_in_flight_max=2, wait_s=5, retry_interval_s=0.01)
 

@@ -3,10 +3,10 @@
 import asyncio
 
 import pytest
-from partition_world import World, batch, transactional
 
 from broker.coordinator_log import TopicLog
 from broker.partition.log import LogInconsistent
+from tests.unit.broker.partition_world import World, batch, transactional
 
 
 @pytest.fixture

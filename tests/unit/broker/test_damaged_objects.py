@@ -4,7 +4,6 @@ import asyncio
 from random import Random
 
 import pytest
-from partition_world import NOW, World, batch
 from structlog.testing import capture_logs
 
 from broker.partition.partition import Partition
@@ -12,6 +11,7 @@ from broker.wire.error_codes import ErrorCode
 from objectstore.errors import Unavailable
 from objectstore.faults import Fault, FaultyStore
 from stream.errors import ObjectCorrupt, ObjectLost, ObjectMissing
+from tests.unit.broker.partition_world import NOW, World, batch
 
 PARTITIONS = 3
 ROUNDS = 4

@@ -4,10 +4,10 @@ import asyncio
 from uuid import UUID
 
 import pytest
-from partition_world import NOW, World, batch
 
 from broker.fetch.byte_limiter import ByteLimiter
 from broker.wire.error_codes import ErrorCode
+from tests.unit.broker.partition_world import NOW, World, batch
 
 
 @pytest.fixture

@@ -4,7 +4,6 @@ import asyncio
 
 import msgspec
 import pytest
-from partition_world import NOW, World, batch, idempotent, key_of
 
 from broker.partition.life import Lifecycle
 from broker.partition.log import LogConfig
@@ -12,6 +11,7 @@ from broker.partition.partition import Partition
 from broker.server import CannotAnswer
 from broker.wire.error_codes import ErrorCode
 from controller.metadata.records import PartitionRecord
+from tests.unit.broker.partition_world import NOW, World, batch, idempotent, key_of
 
 
 def state_of(partition):

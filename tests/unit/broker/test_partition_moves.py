@@ -2,14 +2,13 @@
 
 import asyncio
 
-from partition_world import World, batch, idempotent
-
 from broker.partition import refused
 from broker.partition.partition import Partition
 from broker.wire.error_codes import ErrorCode
 from controller.managers import reassign
 from controller.metadata.topics import is_moving
 from controller.rpc import messages as m
+from tests.unit.broker.partition_world import World, batch, idempotent
 
 
 async def world_of(*node_ids):

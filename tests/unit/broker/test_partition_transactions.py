@@ -3,7 +3,6 @@
 import asyncio
 
 import pytest
-from partition_world import NOW, World, batch, key_of, transactional
 
 from broker.partition.append import AppendGroup
 from broker.partition.log import LogConfig
@@ -11,6 +10,7 @@ from broker.wire.error_codes import ErrorCode
 from stream.batch.control import Marker
 from stream.batch.header import TRANSACTIONAL_MASK
 from stream.batch.records import Record, encode_batch
+from tests.unit.broker.partition_world import NOW, World, batch, key_of, transactional
 
 
 @pytest.fixture

@@ -4,7 +4,6 @@ import asyncio
 from random import Random
 
 import pytest
-from partition_world import World, batch, transactional
 
 from broker.wire.error_codes import ErrorCode
 from controller.manifest.changes import ManifestChanges
@@ -16,6 +15,7 @@ from stream.manifest.model import LiveWal, ManifestRoot
 from stream.manifest.plan import OffsetRange
 from stream.manifest.view import ClusterView
 from stream.reader.read import read_slices
+from tests.unit.broker.partition_world import World, batch, transactional
 
 
 class Published(World):

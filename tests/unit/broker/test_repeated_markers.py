@@ -3,13 +3,13 @@
 import asyncio
 
 import pytest
-from partition_world import NOW, World, transactional
 
 from broker.wire.error_codes import ErrorCode
 from stream.batch.control import Marker, decode_marker, encode_marker
 from stream.batch.header import CONTROL_MASK, TRANSACTIONAL_MASK
 from stream.batch.records import decode_records, encode_batch
 from stream.errors import BatchCorrupt
+from tests.unit.broker.partition_world import NOW, World, transactional
 
 
 @pytest.fixture

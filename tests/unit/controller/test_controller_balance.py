@@ -2,8 +2,6 @@
 
 from uuid import UUID
 
-from managers_cluster import MOVE_TIMEOUT_MS, Cluster
-
 from controller.balance.loads import KEPT_MS, TRUSTED_MS, LoadBook
 from controller.balance.plan import BrokerSlot, Limits, PartitionSlot, plan
 from controller.balance.slow import SLOW_REPORTS, WELL_REPORTS, SlowBrokers
@@ -13,6 +11,7 @@ from controller.metadata.topics import PartitionKey
 from controller.rpc.load_messages import LeaderMove, Load, MoveLeaders, PartitionLoad, ReportLoad
 from controller.rpc.messages import NewTopic, Status
 from stream.ids import Millis, NodeEpoch, NodeId, StreamEpoch
+from tests.unit.controller.managers_cluster import MOVE_TIMEOUT_MS, Cluster
 
 KEY = PartitionKey(UUID(int=7), 0)
 MB = 1_000_000

@@ -4,8 +4,6 @@ import asyncio
 from collections.abc import Callable, Sequence
 
 import pytest
-from managers_cluster import part, replaced, uploaded
-from test_controller_manifest_publisher import World
 
 from controller.manifest.publisher import ManifestPublisher
 from controller.rpc.messages import Status
@@ -17,6 +15,8 @@ from stream.ports import NewObject, ObjectRole, PreparedObject, StreamRange
 from stream.spark.compact.job import RewriteResult, RewriteTask
 from stream.spark.compact.plan import RewriteOptions
 from stream.spark.compact.run import PUBLISH_S, BulkRewrite, Exchange, RewriteReport
+from tests.unit.controller.managers_cluster import part, replaced, uploaded
+from tests.unit.controller.test_controller_manifest_publisher import World
 
 
 class Job:

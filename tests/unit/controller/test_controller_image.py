@@ -4,7 +4,6 @@ from uuid import UUID
 
 import msgspec
 import pytest
-from managers_cluster import Cluster, part, slot, snapshot_of
 
 from controller.managers import objects
 from controller.managers.nodes import fence_brokers
@@ -31,6 +30,7 @@ from controller.metadata.snapshot import RANGES_PER_RECORD_MAX, ImageCopy
 from controller.metadata.topics import PartitionKey
 from stream.ids import Millis, NodeEpoch, NodeId, ObjectId, Offset, StreamId, WalSequence
 from stream.ports import ObjectRole, WalIdentity
+from tests.unit.controller.managers_cluster import Cluster, part, slot, snapshot_of
 
 
 @pytest.fixture

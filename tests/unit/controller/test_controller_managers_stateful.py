@@ -6,7 +6,6 @@ import hypothesis.strategies as st
 import msgspec
 from hypothesis import HealthCheck, settings
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
-from managers_cluster import Cluster, close, part, replaced, slot, snapshot_of, uploaded
 
 from controller.managers import commits, nodes, objects, reassign, recovery, rewrites, streams, topics
 from controller.managers.result import Result
@@ -32,6 +31,7 @@ from controller.rpc.messages import (
 from controller.rpc.rewrite_messages import CommitRewrite, PrepareRewrite, RewriteItem, RewriteSource
 from stream.ids import Millis, NodeId, Offset, StreamEpoch, StreamId, WalSequence
 from stream.ports import ObjectRole, WalIdentity
+from tests.unit.controller.managers_cluster import Cluster, close, part, replaced, slot, snapshot_of, uploaded
 
 NUMBERS = st.integers(0, 1 << 30)
 SMALL = st.integers(0, 6)

@@ -7,7 +7,6 @@ from random import Random
 from typing import Any, TypeVar
 
 import pytest
-from managers_cluster import Cluster, part, replaced, snapshot_of, uploaded
 
 from controller.config import ControllerConfig
 from controller.manifest.publisher import ManifestPublisher, Superseded
@@ -24,6 +23,7 @@ from stream.manifest.plan import OffsetRange
 from stream.manifest.sections import load_root
 from stream.manifest.view import ClusterView
 from stream.ports import WalIdentity
+from tests.unit.controller.managers_cluster import Cluster, part, replaced, snapshot_of, uploaded
 
 T = TypeVar("T")
 READ_GRACE_S = 60.0

@@ -8,7 +8,6 @@ import hypothesis.strategies as st
 import pytest
 from hypothesis import HealthCheck, settings
 from hypothesis.stateful import rule, run_state_machine_as_test
-from test_controller_managers_stateful import Managers
 
 from controller.manifest import ledger as ledger_module
 from controller.manifest.changes import ManifestChanges
@@ -22,6 +21,7 @@ from stream.manifest.errors import OffsetsLost, OffsetsMissing, UnknownPartition
 from stream.manifest.model import LiveWal, ManifestRoot
 from stream.manifest.plan import OffsetRange
 from stream.manifest.view import ClusterView
+from tests.unit.controller.test_controller_managers_stateful import Managers
 
 SMALL = {"PAGE_ENTRIES_MAX": 4, "INLINE_ENTRIES_MAX": 2, "VERSIONS_MAX": 4, "PARTITIONS_PER_SHARD": 2}
 """So that a few commits make pages, shards and versions that are emptied."""

@@ -2,7 +2,6 @@
 
 import msgspec
 import pytest
-from managers_cluster import MOVE_TIMEOUT_MS, Cluster, close, part, slot, snapshot_of
 
 from controller.managers import nodes, reassign
 from controller.metadata.codec import decode_record, encode_record
@@ -21,6 +20,7 @@ from controller.rpc.messages import (
     UnregisterBroker,
 )
 from stream.ids import Millis, NodeId, StreamEpoch, WalSequence
+from tests.unit.controller.managers_cluster import MOVE_TIMEOUT_MS, Cluster, close, part, slot, snapshot_of
 
 
 class World(Cluster):

@@ -4,7 +4,6 @@ from dataclasses import replace
 from random import Random
 
 import pytest
-from managers_cluster import Cluster, close, part, slot, snapshot_of, uploaded
 
 from controller.metadata.image import MetadataImage
 from controller.metadata.records import RangeEntry
@@ -28,6 +27,7 @@ from stream.ids import Millis, NodeEpoch, NodeId, ObjectId, StreamId, WalSequenc
 from stream.keys import wal_key
 from stream.ports import StreamRange, WalIdentity
 from stream.wal.salvage import BadSlot
+from tests.unit.controller.managers_cluster import Cluster, close, part, slot, snapshot_of, uploaded
 
 NOW_MS = Millis(5_000)
 Slots = dict[WalIdentity, dict[int, list[RangeEntry]]]

@@ -4,7 +4,6 @@ from collections.abc import Sequence
 
 import msgspec
 import pytest
-from managers_cluster import Cluster, close, part, replaced, slot, uploaded
 
 from controller.managers import objects, rewrites
 from controller.metadata.objects import ObjectPhase
@@ -13,6 +12,7 @@ from controller.rpc.rewrite_messages import CommitRewrite, PrepareRewrite, Rewri
 from stream.ids import Millis, ObjectId, Offset, StreamId, WalSequence
 from stream.keys import data_key, wal_key
 from stream.ports import ObjectRole, WalIdentity
+from tests.unit.controller.managers_cluster import Cluster, close, part, replaced, slot, uploaded
 
 GONE = Status.COMPACTED_OBJECTS_NOT_FOUND
 DATA = StreamId(1)

@@ -4,7 +4,6 @@ from collections.abc import Callable, Sequence
 
 import msgspec
 import pytest
-from managers_cluster import MOVE_TIMEOUT_MS, Cluster
 
 from controller.config import ControllerConfig
 from controller.managers import reassign, recovery, topics
@@ -31,6 +30,7 @@ from controller.rpc.messages import (
 )
 from controller.rpc.transport import MESSAGE_BYTES_MAX
 from stream.ids import NodeId, WalSequence
+from tests.unit.controller.managers_cluster import MOVE_TIMEOUT_MS, Cluster
 
 PARTITIONS = 10_000
 CANDIDATES = 15

@@ -1,7 +1,6 @@
 """Topics, placement, configs, keys and producer ids."""
 
 import pytest
-from managers_cluster import Cluster
 
 from controller.managers import configs, kv, producer_ids, topics
 from controller.metadata import topic_configs
@@ -22,6 +21,7 @@ from controller.rpc.messages import (
     Status,
 )
 from stream.ids import NodeEpoch, NodeId
+from tests.unit.controller.managers_cluster import Cluster
 
 
 @pytest.fixture
