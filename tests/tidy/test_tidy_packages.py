@@ -1,34 +1,36 @@
-"""Flat package names can be shadowed by a dependency: prove that each is ours, and that the wheel would carry all of them."""
+"""Flat package names can be shadowed by a dependency: prove that each is ours, and that the wheel carries all of them, with types."""
 
 import importlib
 import importlib.metadata
-import tomllib
 from pathlib import Path
 
-import pytest
+from tests.tidy.repository import ROOT, listed, packages
 
-ROOT = Path(__file__).resolve().parents[2]
-PACKAGES = ("objectstore", "stream", "controller", "broker", "deploy", "penstock", "pyspark_penstock", "pytest_penstock")
-
-
-@pytest.mark.parametrize("name", PACKAGES)
-def test_package_is_ours(name: str) -> None:
-    module = importlib.import_module(name)
-    assert module.__file__ is not None
-    assert Path(module.__file__).resolve() == ROOT / name / "__init__.py"
+NOT_IN_THE_WHEEL = {"benchmarks"}
+"""Packages that are no part of the product."""
 
 
-@pytest.mark.parametrize("name", PACKAGES)
-def test_no_installed_distribution_owns_the_name(name: str) -> None:
-    owners = set(importlib.metadata.packages_distributions().get(name, []))
-    assert owners <= {"penstock"}, f"{name} also belongs to {owners}"
+def test_packages_are_ours() -> None:
+    owners = importlib.metadata.packages_distributions()
+    offenders = []
+    for name in packages():
+        file = importlib.import_module(name).__file__
+        if file is None or Path(file).resolve() != ROOT / name / "__init__.py":
+            offenders.append(f"{name} is imported from {file}")
+        if foreign := set(owners.get(name, [])) - {"penstock"}:
+            offenders.append(f"{name} also belongs to {', '.join(sorted(foreign))}")
+    assert not offenders, listed(offenders)
 
 
-def test_the_wheel_lists_every_package() -> None:
-    project = tomllib.loads((ROOT / "pyproject.toml").read_text())
-    assert sorted(project["tool"]["hatch"]["build"]["targets"]["wheel"]["packages"]) == sorted(PACKAGES)
+def test_the_wheel_carries_every_package_with_its_types() -> None:
+    in_the_tree = {path.parent.name for path in ROOT.glob("*/__init__.py")} - NOT_IN_THE_WHEEL
+    offenders = [f"{name} is a package, and not in the wheel" for name in in_the_tree - set(packages())]
+    offenders += [f"{name} is in the wheel, and no package" for name in set(packages()) - in_the_tree]
+    offenders += [f"{name} has no py.typed" for name in packages() if not (ROOT / name / "py.typed").exists()]
+    assert not offenders, listed(sorted(offenders))
 
 
 def test_constraints_name_versions_only() -> None:
-    for line in (ROOT / "constraints.txt").read_text().splitlines():
-        assert line.startswith("#") or (line.count("==") == 1 and "/" not in line), line
+    lines = (ROOT / "constraints.txt").read_text().splitlines()
+    offenders = [line for line in lines if not line.startswith("#") and (line.count("==") != 1 or "/" in line)]
+    assert not offenders, listed(offenders)

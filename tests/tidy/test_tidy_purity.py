@@ -1,11 +1,11 @@
 """Cores are pure: no I/O, no clock, no asyncio, no unseeded randomness. The list is the promise; imports are read from the syntax tree."""
 
 import ast
+from collections.abc import Iterator
+from functools import cache
 from pathlib import Path
 
-import pytest
-
-ROOT = Path(__file__).resolve().parents[2]
+from tests.tidy.repository import listed, shown, sources, tree
 
 IMPURE = {
     "asyncio", "threading", "socket", "selectors", "subprocess", "time", "datetime", "os", "io", "tempfile", "logging", "structlog",
@@ -135,34 +135,43 @@ CORES = (
 )
 
 
-def core_files() -> list[Path]:
-    files: list[Path] = []
-    for name in CORES:
-        path = ROOT / name
-        files += sorted(path.rglob("*.py")) if path.is_dir() else [path]
-    return files
+@cache
+def core_files() -> tuple[Path, ...]:
+    """Return the modules of the list; a name that leads to none is an error."""
+    modules = {shown(path): path for path in sources()}
+    found: list[Path] = []
+    for core in CORES:
+        of_core = [path for name, path in modules.items() if name == core or name.startswith(f"{core}/")]
+        assert of_core, f"{core} is in the list of cores, and no module"
+        found += of_core
+    return tuple(found)
 
 
-FILES = core_files()
-IDS = [str(path.relative_to(ROOT)) for path in FILES]
-
-
-@pytest.mark.parametrize("path", FILES, ids=IDS)
-def test_core_imports_nothing_impure(path: Path) -> None:
-    imported: set[str] = set()
-    for node in ast.walk(ast.parse(path.read_text())):
+def imported(path: Path) -> Iterator[tuple[int, str]]:
+    """Yield the first part of everything that the module imports, with the line."""
+    for node in ast.walk(tree(path)):
         if isinstance(node, ast.Import):
-            imported |= {alias.name.split(".")[0] for alias in node.names}
+            yield from ((node.lineno, alias.name.split(".")[0]) for alias in node.names)
         elif isinstance(node, ast.ImportFrom) and node.module and node.level == 0:
-            imported.add(node.module.split(".")[0])
-    assert not imported & IMPURE
+            yield node.lineno, node.module.split(".")[0]
 
 
-@pytest.mark.parametrize("path", FILES, ids=IDS)
-def test_core_awaits_nothing_and_rolls_no_unseeded_dice(path: Path) -> None:
-    for node in ast.walk(ast.parse(path.read_text())):
-        assert not isinstance(node, ast.Await | ast.AsyncFunctionDef | ast.AsyncFor | ast.AsyncWith), f"line {node.lineno}"
-        if isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute) and isinstance(node.func.value, ast.Name):
+def impurities(path: Path) -> Iterator[tuple[int, str]]:
+    """Yield what waits, and calls of the random module's shared generator."""
+    for node in ast.walk(tree(path)):
+        if isinstance(node, ast.Await | ast.AsyncFunctionDef | ast.AsyncFor | ast.AsyncWith):
+            yield node.lineno, "async code"
+        elif isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute) and isinstance(node.func.value, ast.Name):
             called = f"{node.func.value.id}.{node.func.attr}"
-            allowed = called == "random.Random" and bool(node.args)
-            assert allowed or not called.startswith("random."), f"line {node.lineno}: {called}"
+            if called.startswith("random.") and not (called == "random.Random" and node.args):
+                yield node.lineno, called
+
+
+def test_cores_import_nothing_impure() -> None:
+    offenders = [f"{shown(path, line)}: {name}" for path in core_files() for line, name in imported(path) if name in IMPURE]
+    assert not offenders, listed(offenders)
+
+
+def test_cores_await_nothing_and_roll_no_unseeded_dice() -> None:
+    offenders = [f"{shown(path, line)}: {what}" for path in core_files() for line, what in impurities(path)]
+    assert not offenders, listed(offenders)

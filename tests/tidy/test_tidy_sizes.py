@@ -1,62 +1,70 @@
-"""House rules that no linter knows: sizes, docstrings, no unfinished work, generated code marked."""
+"""House rules that ruff does not have: sizes, names of modules, no unfinished work, generated code marked.
+
+Sizes are advice first: above 80 lines a function and above 600 lines a file usually hold two things, so look for the noun by which to
+split. A file that is one thing may be longer than 600 lines; at 900 the test fails, so that nothing is cut just to pass. A function of more
+than 80 lines fails unless LONG_FUNCTIONS has it with a reason. Docstrings of modules are ruff's (D100, D104), and so is complexity.
+"""
 
 import ast
-from pathlib import Path
 
-import pytest
+from tests.tidy.repository import ROOT, files, listed, shown, sources, text, tree
 
-ROOT = Path(__file__).resolve().parents[2]
-PACKAGES = ("objectstore", "stream", "controller", "broker", "deploy", "penstock", "pyspark_penstock", "pytest_penstock")
-FILE_LINES_MAX = 600
-FUNCTION_LINES_MAX = 60
-COMMITTED_BYTES_MAX = 1_000_000
-
-SOURCES = sorted(path for package in PACKAGES for path in (ROOT / package).rglob("*.py") if "gen" not in path.parts)
-IDS = [str(path.relative_to(ROOT)) for path in SOURCES]
+FILE_LINES_MAX = 900
+FUNCTION_LINES_MAX = 80
+LONG_FUNCTIONS: dict[str, str] = {}
+"""Functions that are longer and better in one piece, as path:name, with the reason."""
+DRAWERS = {"utils", "util", "helpers", "common", "misc"}
 
 
-def test_there_are_sources_to_check() -> None:
-    assert len(SOURCES) > 50
-
-
-@pytest.mark.parametrize("path", SOURCES, ids=IDS)
-def test_file_is_one_thing(path: Path) -> None:
-    lines = path.read_text().splitlines()
-    assert len(lines) <= FILE_LINES_MAX, f"{len(lines)} lines; split it by noun"
-
-
-@pytest.mark.parametrize("path", SOURCES, ids=IDS)
-def test_functions_fit_on_a_screen(path: Path) -> None:
-    functions = [node for node in ast.walk(ast.parse(path.read_text())) if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef)]
+def test_files_are_one_thing() -> None:
+    lengths = [(path, len(text(path).splitlines())) for path in sources()]
     long = [
-        f"{node.name} ({node.end_lineno - node.lineno + 1})"
-        for node in functions
-        if (node.end_lineno or 0) - node.lineno + 1 > FUNCTION_LINES_MAX
+        f"{shown(path)}: {length} lines, more than {FILE_LINES_MAX}; split it by noun"
+        for path, length in lengths
+        if length > FILE_LINES_MAX
     ]
-    assert not long, f"longer than {FUNCTION_LINES_MAX} lines: {long}"
+    assert not long, listed(long)
 
 
-@pytest.mark.parametrize("path", SOURCES, ids=IDS)
-def test_module_says_what_it_is(path: Path) -> None:
-    assert ast.get_docstring(ast.parse(path.read_text())), "a module docstring says what this is and which invariant it keeps"
+def test_functions_fit_on_a_screen() -> None:
+    long = {
+        f"{shown(path)}:{node.name}": f"{shown(path, node.lineno)}: {node.name} has {lines} lines, more than {FUNCTION_LINES_MAX}"
+        for path in sources()
+        for node in ast.walk(tree(path))
+        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef) and node.end_lineno
+        if (lines := node.end_lineno - node.lineno + 1) > FUNCTION_LINES_MAX
+    }
+    offenders = [message for name, message in long.items() if name not in LONG_FUNCTIONS]
+    offenders += [f"{name} is no longer that long; take it out of LONG_FUNCTIONS" for name in LONG_FUNCTIONS if name not in long]
+    assert not offenders, listed(offenders)
 
 
-@pytest.mark.parametrize("path", SOURCES, ids=IDS)
-def test_nothing_is_left_for_later(path: Path) -> None:
-    text = path.read_text()
-    words = [word for word in ("TODO", "FIXME", "XXX", "NotImplementedError") if word in text]
-    assert not words, f"{words}: do it, or open an issue"
+def test_modules_are_named_by_what_they_are() -> None:
+    """No drawers, and no leading underscore: ruff asks for a docstring of public modules only."""
+    offenders = [
+        f"{shown(path)}: name it by the noun that it is about"
+        for path in sources()
+        if path.stem in DRAWERS or any(part.startswith("_") and not part.startswith("__") for part in path.relative_to(ROOT).parts)
+    ]
+    assert not offenders, listed(offenders)
 
 
-def test_no_module_is_a_drawer() -> None:
-    drawers = [name for name, path in zip(IDS, SOURCES, strict=True) if path.stem in {"utils", "util", "helpers", "common", "misc"}]
-    assert not drawers
+def test_nothing_is_left_for_later() -> None:
+    offenders = [
+        f"{shown(path, number)}: {word}; do it, or open an issue"
+        for path in sources()
+        for word in ("TODO", "FIXME", "XXX", "NotImplementedError")
+        if word in text(path)
+        for number, line in enumerate(text(path).splitlines(), 1)
+        if word in line
+    ]
+    assert not offenders, listed(offenders)
 
 
 def test_generated_code_says_so() -> None:
-    for path in sorted((ROOT / "broker" / "wire" / "gen").glob("*.py")):
-        assert "generated" in path.read_text()[:400].lower(), path
-
-
-def test_every_package_is_typed_for_its_users() -> None:
-    assert all((ROOT / package / "py.typed").exists() for package in PACKAGES)
+    generated = [path for path in files() if path.suffix == ".py" and "gen" in path.relative_to(ROOT).parts]
+    offenders = [
+        f"{shown(path)}: say in the first lines that it is generated" for path in generated if "generated" not in text(path)[:400].lower()
+    ]
+    assert generated
+    assert not offenders, listed(offenders)

@@ -1,3 +1,5 @@
+"""The generated codec is what the generator writes, for every API of the table."""
+
 from pathlib import Path
 
 from broker.wire import codegen

@@ -1,3 +1,5 @@
+"""Headers of requests and responses in every version, and requests of unknown versions."""
+
 import pytest
 
 from broker.wire.apis import API_VERSIONS, FETCH, HEARTBEAT, METADATA, PRODUCE

@@ -1,3 +1,5 @@
+"""The error codes agree with Kafka's, and every error has one."""
+
 import pytest
 from kio.schema.errors import ErrorCode as KioErrorCode
 

@@ -1,3 +1,5 @@
+"""Primitive types of the Kafka protocol: round trips, limits and hostile input."""
+
 from uuid import UUID
 
 import pytest
