@@ -11,7 +11,7 @@ PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
-PACKAGES := objectstore stream controller broker deploy penstock pyspark_penstock pytest_penstock
+PACKAGES := base objectstore stream lake controller broker deploy penstock pyspark_penstock pytest_penstock
 SEEDS ?= 200
 MINUTES ?= 10
 JOBS ?= 2
@@ -71,7 +71,7 @@ docs: venv ## the docs site, into site/; fails on broken links and anchors
 .PHONY: reference
 reference: venv ## rewrite the pages of docs/reference that are generated from the code
 	$(BIN)/penstock config docs > docs/reference/configuration.md
-	$(BIN)/python -m deploy.metrics.docs > docs/reference/metrics.md
+	$(BIN)/python -m deploy.node.metrics.docs > docs/reference/metrics.md
 	$(BIN)/python -m deploy.doctor.docs > docs/reference/doctor.md
 	$(BIN)/python -m deploy.reference.cli > docs/reference/cli.md
 	$(BIN)/python -m deploy.reference.errors > docs/reference/errors.md

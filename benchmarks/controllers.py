@@ -17,9 +17,23 @@ from uuid import UUID
 import msgspec
 import uvloop
 
+from base.collector import tune_collector
+from base.ids import (
+    Millis,
+    NodeEpoch,
+    NodeId,
+    ObjectId,
+    Offset,
+    StreamEpoch,
+    StreamId,
+    WalSequence,
+)
 from benchmarks import harness
+from controller.api.client import ControllerClient
+from controller.api.messages import Status
 from controller.backup.layout import LogObject
 from controller.backup.log import BackupLog
+from controller.backup.snapshots import SnapshotStore, copy_image
 from controller.config import ControllerConfig
 from controller.main import ControllerServer
 from controller.managers.result import Result
@@ -40,16 +54,11 @@ from controller.metadata.records import (
     WalRecord,
 )
 from controller.raft.messages import Base, Members
-from controller.rpc.client import ControllerClient
-from controller.rpc.messages import Status
-from controller.runtime import Runtime
-from controller.snapshots import SnapshotStore, copy_image
-from deploy import logs
+from controller.writer.runtime import Runtime
+from deploy.node import logs
 from objectstore.memory import MemoryStore
 from objectstore.url import open_store
-from stream.collector import tune_collector
-from stream.ids import Millis, NodeEpoch, NodeId, ObjectId, Offset, StreamEpoch, StreamId, WalSequence
-from stream.keys import data_key
+from stream.format.keys import data_key
 from stream.ports import ObjectRole
 
 RECORD_BYTES: Final = 200

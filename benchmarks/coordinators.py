@@ -12,7 +12,14 @@ from collections.abc import AsyncIterator, Sequence
 
 import structlog
 
-from broker.coordinator_log import Done, KeyValue, LogBatch, LogBounds, TransactionalProducer, _decode
+from broker.coordination.log import (
+    Done,
+    KeyValue,
+    LogBatch,
+    LogBounds,
+    TransactionalProducer,
+    _decode,
+)
 from broker.groups.coordinator import GroupCoordinator
 from broker.groups.model import GroupLimits
 from broker.groups.records import CommittedOffset, OffsetKey, encode_offset_key, encode_offset_value

@@ -3,8 +3,8 @@
 from collections.abc import Mapping
 from typing import Any, Final
 
-from broker.request_meter import RequestMeter
-from objectstore.histogram import LatencyHistogram
+from base.histogram import LatencyHistogram
+from broker.network.request_meter import RequestMeter
 from objectstore.metered import MeteredStore
 from objectstore.ports import Body
 

@@ -114,7 +114,7 @@ def moto() -> Iterator[str]:
     """A moto S3 server with a bucket; yields its store URL."""
     port = free_port()
     process = subprocess.Popen(
-        [sys.executable, "-m", "deploy.cluster.moto_store", "--bucket", "bench", "--port", str(port)], stderr=subprocess.DEVNULL
+        [sys.executable, "-m", "deploy.local.moto_store", "--bucket", "bench", "--port", str(port)], stderr=subprocess.DEVNULL
     )
     try:
         endpoint = f"http://127.0.0.1:{port}"

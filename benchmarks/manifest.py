@@ -13,6 +13,16 @@ from pathlib import Path
 from typing import Any, TypeVar, cast
 from uuid import UUID
 
+from base.ids import (
+    Millis,
+    NodeEpoch,
+    NodeId,
+    ObjectId,
+    Offset,
+    StreamEpoch,
+    StreamId,
+    WalSequence,
+)
 from benchmarks.harness import Measure
 from controller.config import ControllerConfig
 from controller.manifest.publisher import ManifestPublisher
@@ -29,12 +39,11 @@ from controller.metadata.records import (
     TopicRecord,
     WalRecord,
 )
-from controller.runtime import Runtime
+from controller.writer.runtime import Runtime
+from lake.manifest.plan import OffsetRange
+from lake.manifest.view import ClusterView
 from objectstore.memory import MemoryStore
-from stream.ids import Millis, NodeEpoch, NodeId, ObjectId, Offset, StreamEpoch, StreamId, WalSequence
-from stream.keys import data_key, manifest_key
-from stream.manifest.plan import OffsetRange
-from stream.manifest.view import ClusterView
+from stream.format.keys import data_key, manifest_key
 from stream.ports import ObjectRole
 
 OBJECTS = 100_000

@@ -20,10 +20,10 @@ from confluent_kafka.admin import AdminClient
 from confluent_kafka.cimpl import NewTopic
 
 from benchmarks import clients
-from deploy.lifeline import PARENT_VARIABLE
+from deploy.clients.wire import WireClient
+from deploy.node.lifeline import PARENT_VARIABLE
 from deploy.reassign.admin import current_assignment, elect_preferred, reassign
 from deploy.reassign.plan import Key
-from deploy.wire import WireClient
 
 PARTITIONS = 50
 BYTES_PER_S = 2e6

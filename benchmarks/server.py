@@ -20,6 +20,7 @@ from typing import Any
 import structlog
 import uvloop
 
+from base.collector import tune_collector
 from benchmarks.counting import set_counting
 from broker.config import BrokerConfig
 from broker.node import Broker
@@ -29,7 +30,6 @@ from objectstore.faults import FaultConfig, FaultyStore, Latency, Selection
 from objectstore.metered import MeteredStore
 from objectstore.ports import ObjectStore
 from objectstore.url import open_store
-from stream.collector import tune_collector
 from stream.config import StreamConfig
 
 PUTS = frozenset({"put", "put_if_absent", "put_if_match"})
@@ -95,8 +95,8 @@ async def serve(options: ServerOptions) -> None:
         shown = contextlib.AsyncExitStack()
         if options.metrics_port:
             from broker.health import BrokerHealth, StoreProbe
-            from deploy.health import serve_at
-            from deploy.metrics.node import metrics_of
+            from deploy.node.health import serve_at
+            from deploy.node.metrics.node import metrics_of
 
             health = BrokerHealth()
             health.started(broker, StoreProbe(store.close))

@@ -33,13 +33,13 @@ from benchmarks.ceiling import CeilingSource
 from benchmarks.decode import Decoding
 from benchmarks.harness import Measure, quantile, record
 from benchmarks.manifest import planning
-from deploy.cluster.handle import LocalCluster
-from deploy.kafka import Kafka
+from deploy.clients.kafka import Kafka
+from deploy.local.handle import LocalCluster
+from lake.arrow.cluster import StoreCluster
+from lake.fetch.limits import ReadConfig
+from lake.manifest.errors import UnknownPartition
+from lake.manifest.view import PartitionState
 from penstock import scan
-from stream.manifest.errors import UnknownPartition
-from stream.manifest.view import PartitionState
-from stream.reader.cluster import StoreCluster
-from stream.reader.config import ReadConfig
 
 TOPIC: Final = "bench"
 PARTITIONS: Final = 4
@@ -204,7 +204,6 @@ class Turns:
 
 def measured_scan(size_bytes: int, between: Callable[[], None]) -> list[Measure]:
     """between: called between rounds, for what is measured in all minutes of the run."""
-    import stream.reader.decode_kernel  # noqa: F401 - compiled now, should it not be: what is measured are the kernels
 
     count = size_bytes // VALUE_BYTES
     directory = Path(tempfile.mkdtemp(prefix="penstock-bench-"))

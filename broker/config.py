@@ -1,14 +1,24 @@
 """Settings of one broker process: each with its name (Kafka's, where Kafka has it), its limits, and what it costs when changed.
 
 Invariant: a `BrokerConfig` that exists is valid; `__post_init__` refuses the rest with a message that says what is allowed.
-Must not: read files or the environment (`deploy.config` does) or hold objects that live.
+Must not: read files or the environment (`deploy.node.config` does) or hold objects that live.
 """
 
 from dataclasses import dataclass
 from typing import Annotated, Final
 
-from controller.listeners import Listener, expand, parse_listeners, uses
-from stream.setting import Kind, Setting, SettingInvalid, check
+from base.listeners import (
+    Listener,
+    expand,
+    parse_listeners,
+    uses,
+)
+from base.settings import (
+    Kind,
+    Setting,
+    SettingInvalid,
+    check,
+)
 
 CHECK_OFF: Final = "off"
 CHECK_WARN: Final = "warn"

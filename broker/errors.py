@@ -12,8 +12,8 @@ from typing import ClassVar, Final
 
 from broker.wire.error_codes import ErrorCode
 from broker.wire.errors import WireError
-from controller.errors import ControllerError, RequestRefused
-from controller.rpc.messages import Status
+from controller.api.errors import ControllerError, RequestRefused
+from controller.api.messages import Status
 from objectstore.errors import ObjectStoreError
 from stream.errors import BatchCorrupt, ObjectCorrupt, ObjectLost, ObjectMissing, OffsetOutOfRange, StreamError, WalFull
 

@@ -12,16 +12,22 @@ from typing import Final
 
 import structlog
 
-from broker.load_meter import LoadMeter
+from broker.partition.load_meter import LoadMeter
 from broker.partition.manager import PartitionManager
 from broker.store_rates import StoreRates
-from controller.errors import ControllerError
-from controller.rpc.client import ControllerClient
-from controller.rpc.load_messages import ERROR_CHARS_MAX, TROUBLES_PER_REPORT_MAX, DamagedObject, ReportLoad, Troubles
+from controller.api.client import ControllerClient
+from controller.api.errors import ControllerError
+from controller.api.load_messages import (
+    ERROR_CHARS_MAX,
+    TROUBLES_PER_REPORT_MAX,
+    DamagedObject,
+    ReportLoad,
+    Troubles,
+)
 from objectstore.errors import ObjectStoreError
 from objectstore.metered import StoreStats
-from stream.damage import DamageLog
 from stream.ports import WalIdentity
+from stream.read.damage import DamageLog
 
 _log = structlog.get_logger()
 _TIMEOUT_S: Final = 5.0

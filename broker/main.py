@@ -11,14 +11,14 @@ from typing import Final
 
 import structlog
 
+from base.collector import tune_collector
+from base.health import ServeHealth, tell_nobody
+from base.stacks import tell_on_quit
 from broker.config import BrokerConfig
 from broker.health import BrokerHealth, StoreProbe
-from controller.health import ServeHealth, tell_nobody
-from stream.collector import tune_collector
 from stream.compaction.plan import CompactionConfig
 from stream.config import StreamConfig
-from stream.stacks import tell_on_quit
-from stream.tracing import Tracing
+from stream.wal.tracing import Tracing
 
 log = structlog.get_logger()
 
@@ -53,10 +53,10 @@ async def serve(
     *,
     tracing: Tracing | None = None,
 ) -> int:
+    from broker.network.server import PortTaken
     from broker.node import PROBE_PREFIX, Broker
     from broker.self_check import UnreachableAsAdvertised
-    from broker.server import PortTaken
-    from controller.errors import ControllerError, NodeRefused
+    from controller.api.errors import ControllerError, NodeRefused
     from objectstore.errors import ObjectStoreError
     from objectstore.url import open_store
     from stream.errors import StreamError

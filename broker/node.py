@@ -21,52 +21,64 @@ from uuid import uuid4
 
 import structlog
 
+from base.clock import WallClock, steady
+from base.ids import (
+    Millis,
+    NodeEpoch,
+    NodeId,
+    WalSequence,
+)
+from base.listeners import Listener
 from broker import self_check
 from broker.config import CHECK_STRICT, CHECK_WARN, BrokerConfig
-from broker.coordinator_log import TopicLog
-from broker.departed import DepartedBrokers
-from broker.dispatch import RequestDispatcher
+from broker.coordination.internal_topics import OFFSETS_TOPIC, TRANSACTIONS_TOPIC
+from broker.coordination.log import TopicLog
 from broker.groups.coordinator import GroupCoordinator
 from broker.groups.model import GroupLimits
+from broker.handlers.departed import DepartedBrokers
+from broker.handlers.dispatch import RequestDispatcher
 from broker.handlers.table import INLINE, make_handlers
 from broker.handlers.txn_markers import start_marker
-from broker.internal_topics import OFFSETS_TOPIC, TRANSACTIONS_TOPIC
-from broker.leaders import announced_leader
 from broker.load_report import LoadReporter
+from broker.network.server import Server
+from broker.partition.leaders import announced_leader
 from broker.partition.manager import PartitionManager
 from broker.recovery_duty import RecoveryDuty
-from broker.server import Server
 from broker.transactions.coordinator import TransactionCoordinator
 from broker.transactions.markers import MarkerSender
 from broker.transactions.model import TopicPartition, TransactionLimits
 from broker.transactions.peers import MarkerPeers
 from broker.transactions.producer_ids import ProducerIds
-from controller.errors import ControllerError
-from controller.listeners import Listener
+from controller.api.client import ControllerClient
+from controller.api.errors import ControllerError
+from controller.api.follower import MetadataFollower
+from controller.api.messages import (
+    BrokerRegistered,
+    DrainBroker,
+    MoveTiming,
+    RegisterBroker,
+    ReportMoves,
+    UnregisterBroker,
+)
+from controller.api.stream_metadata import ControllerStreamMetadata
+from controller.api.version import product_version
 from controller.metadata.delta import MetadataDelta
 from controller.metadata.image import MetadataImage
 from controller.metadata.nodes import NodeState
 from controller.metadata.records import NodeListener
-from controller.rpc.client import ControllerClient
-from controller.rpc.follower import MetadataFollower
-from controller.rpc.messages import BrokerRegistered, DrainBroker, MoveTiming, RegisterBroker, ReportMoves, UnregisterBroker
-from controller.rpc.stream_metadata import ControllerStreamMetadata
-from controller.version import product_version
 from objectstore.metered import StoreStats
 from objectstore.ports import ObjectStore
 from objectstore.probe import probe_conditional_writes
-from stream.block_cache import BlockCache
-from stream.clock import WallClock, steady
-from stream.compaction.merge import Merger
+from stream.cache.block_cache import BlockCache
+from stream.compaction.compactor import Merger
 from stream.compaction.plan import CompactionConfig
 from stream.config import StreamConfig
 from stream.errors import StreamError
-from stream.ids import Millis, NodeEpoch, NodeId, WalSequence
-from stream.object_reader import ObjectReader
 from stream.ports import WalIdentity
-from stream.recovery import recover_wal
+from stream.read.object_reader import ObjectReader
+from stream.recovery.recoverer import recover_wal
 from stream.storage import Storage
-from stream.tracing import Tracing
+from stream.wal.tracing import Tracing
 
 log = structlog.get_logger()
 
@@ -80,7 +92,8 @@ _REPORT_TIMEOUT_S: Final = 5.0
 
 
 class Broker:
-    """Implements `broker.ports.Node`. Use: `broker = await Broker.start(config, store)`, then `await broker.ended` or `broker.stop()`.
+    """Implements `broker.handlers.node.Node`. Use: `broker = await Broker.start(config, store)`, then `await broker.ended` or
+    `broker.stop()`.
 
     The store stays the caller's: `stop` does not close it.
     """

@@ -14,11 +14,11 @@ from typing import Final
 
 import structlog
 
+from base.ids import WalSequence
 from controller.metadata.delta import MetadataDelta
 from controller.metadata.image import MetadataImage
-from controller.wal_losses import acceptance_key
+from controller.metadata.wal_losses import acceptance_key
 from stream.errors import WalDamaged
-from stream.ids import WalSequence
 from stream.ports import WalIdentity
 
 log = structlog.get_logger()

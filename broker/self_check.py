@@ -12,7 +12,7 @@ from typing import Final
 
 import structlog
 
-from controller.listeners import Listener
+from base.listeners import Listener
 
 log = structlog.get_logger()
 

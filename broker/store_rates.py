@@ -8,8 +8,8 @@ from collections.abc import Iterable, Mapping
 from math import exp
 from typing import Final
 
-from broker.load_meter import DECAY_S
-from controller.rpc.load_messages import StoreRequests
+from broker.partition.load_meter import DECAY_S
+from controller.api.load_messages import StoreRequests
 from objectstore.metered import OperationStats, StoreStats
 
 _PUTS: Final = ("put", "put_if_absent", "put_if_match")

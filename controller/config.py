@@ -9,10 +9,10 @@ from typing import Annotated
 
 import msgspec
 
-from controller.errors import InvalidConfig
-from controller.listeners import Listener, parse_listeners
-from stream.setting import Kind, Setting, SettingInvalid
-from stream.setting import check as check_settings
+from base.listeners import Listener, parse_listeners
+from base.settings import Kind, Setting, SettingInvalid
+from base.settings import check as check_settings
+from controller.api.errors import InvalidConfig
 
 QUORUM_SIZES = (1, 3, 5)
 CONTROLLER_ID_MAX = (1 << 31) - 1

@@ -17,34 +17,39 @@ from random import Random
 import msgspec
 import structlog
 
-from controller.changes import QuorumChanges
+from base.clock import WallClock
+from base.collector import tune_collector
+from base.health import ServeHealth, tell_nobody
+from base.ids import Millis
+from base.stacks import tell_on_quit
+from controller.api.errors import NotLeader, QuorumClosed
+from controller.backup.snapshots import (
+    LoadedSnapshot,
+    SnapshotStore,
+    Snapshotter,
+    copy_image,
+)
 from controller.config import ControllerConfig
-from controller.directory import DataDirectory, LocalDirectory
-from controller.dispatch import REQUESTS
-from controller.errors import NotLeader, QuorumClosed
-from controller.health import ControllerHealth, ServeHealth, tell_nobody
-from controller.identity import Identity, new_id
-from controller.joining import find_cluster, join
+from controller.leader.active_controller import Reign
+from controller.leader.dispatch import REQUESTS
+from controller.leader.move_traces import Moved
+from controller.leader.quorum_changes import QuorumChanges
+from controller.leader.server import OUTSIDE, ControllerService, Role
+from controller.leader.standby import Standby
 from controller.metadata.image import MetadataImage
 from controller.metadata.records import MetadataOffset
 from controller.metadata.snapshot import ImageCopy
-from controller.move_traces import Moved
-from controller.quorum import RaftQuorum
 from controller.raft import membership
 from controller.raft.core_config import CoreConfig
+from controller.raft.directory import DataDirectory, LocalDirectory
+from controller.raft.identity import Identity, new_id
+from controller.raft.joining import find_cluster, join
 from controller.raft.messages import Base, Endpoint, Members
+from controller.raft.replicated_log import RaftQuorum
 from controller.raft.transport import PeerTransport
-from controller.reign import Reign
-from controller.rpc.server import OUTSIDE, ControllerService, Role
-from controller.runtime import Runtime
-from controller.snapshots import LoadedSnapshot, SnapshotStore, Snapshotter, copy_image
-from controller.standby import Standby
+from controller.writer.runtime import Runtime
 from objectstore.metered import StoreMeter
 from objectstore.ports import ObjectStore
-from stream.clock import WallClock
-from stream.collector import tune_collector
-from stream.ids import Millis
-from stream.stacks import tell_on_quit
 
 _log = structlog.get_logger()
 
@@ -66,7 +71,7 @@ class ControllerServer:
         rng: Random | None = None,
         moved: Moved | None = None,
     ) -> None:
-        """moved: see `controller.move_traces.Moved`."""
+        """moved: see `controller.leader.move_traces.Moved`."""
         self._moved = moved
         self._config = config
         self._store = store
@@ -381,6 +386,29 @@ async def run_controller(
                 await server.stop()
     _log.info("controller_stopped", failed=failed)
     return 1 if failed else 0
+
+
+class ControllerHealth:
+    """A controller is ready when it serves the metadata that a quorum it knows has committed."""
+
+    def __init__(self, server: ControllerServer, requests: StoreMeter | None = None) -> None:
+        self.server = server
+        self.requests = requests or StoreMeter()
+        """Of the process to its store."""
+        self.stopping = False
+
+    def not_started(self) -> list[str]:
+        return [] if self.server.is_serving else ["the data directory is being read"]
+
+    def not_alive(self) -> list[str]:
+        failed = self.server.failed
+        error = failed.exception() if failed is not None and failed.done() and not failed.cancelled() else None
+        return [] if error is None else [f"the controller failed: {error!r}"]
+
+    async def not_ready(self) -> list[str]:
+        if self.stopping:
+            return ["the controller is stopping"]
+        return self.not_started() or self.not_alive() or self.server.why_not_following()
 
 
 def run(config: ControllerConfig, store_url: str, serve_health: ServeHealth = tell_nobody, moved: Moved | None = None) -> int:

@@ -6,10 +6,10 @@ Invariant: pure; nothing of the image is kept. Field names are what `--json` pri
 from collections.abc import Mapping
 from dataclasses import dataclass
 
+from base.ids import NodeId
+from controller.api.load_messages import BrokerLoad, Load, StoreRequests
 from controller.metadata.image import MetadataImage
 from controller.metadata.streams import StreamState
-from controller.rpc.load_messages import BrokerLoad, Load, StoreRequests
-from stream.ids import NodeId
 from stream.ports import ObjectRole, WalIdentity
 
 

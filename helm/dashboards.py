@@ -2,8 +2,8 @@
 
     python helm/dashboards.py [--check]
 
-Invariants: every metric is one of `deploy.metrics.table` with labels that it has (a test says so); every query is limited to the chosen
-namespace. Must not run in production: it reads a checkout.
+Invariants: every metric is one of `deploy.node.metrics.table` with labels that it has (a test says so); every query is limited to the
+chosen namespace. Must not run in production: it reads a checkout.
 """
 
 import json

@@ -14,10 +14,11 @@ from collections.abc import AsyncIterator, Callable, Sequence
 from dataclasses import dataclass
 from typing import Final, cast
 
+from base.buffers import Buffer
 from objectstore.body import body_bytes, join_body
 from objectstore.errors import ObjectNotFound, PreconditionFailed, RangeNotSatisfiable
 from objectstore.keys import check_key
-from objectstore.ports import LIST_PAGE_COUNT, Body, Buffer, ObjectInfo, ObjectTail
+from objectstore.ports import LIST_PAGE_COUNT, Body, ObjectInfo, ObjectTail
 
 
 def wall_ms() -> int:

@@ -11,8 +11,8 @@ from collections.abc import AsyncIterator, Callable, Generator, Mapping, Sequenc
 from contextlib import contextmanager
 from dataclasses import dataclass
 
+from base.histogram import Latencies, LatencyHistogram
 from objectstore.body import body_bytes
-from objectstore.histogram import Latencies, LatencyHistogram
 from objectstore.ports import LIST_PAGE_COUNT, Body, ObjectInfo, ObjectStore, ObjectTail
 
 

@@ -9,7 +9,8 @@ from collections.abc import AsyncIterator, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
-Buffer = bytes | bytearray | memoryview
+from base.buffers import Buffer
+
 Body = Buffer | Sequence[Buffer]
 """A sequence is concatenated at most once, by the backend. Buffers are handed over: nobody may change one that was part of a body, not
 even after the call has returned (the memory store keeps them)."""

@@ -14,9 +14,9 @@ from dataclasses import dataclass
 from random import Random
 from typing import TypeVar
 
+from base.log import get_logger
 from objectstore.body import join_body
 from objectstore.errors import DeadlineExceeded, ObjectNotFound, ObjectStoreError, PreconditionFailed, Unavailable
-from objectstore.log import get_logger
 from objectstore.ports import Body, ObjectInfo, ObjectStore, ObjectTail
 
 _log = get_logger()

@@ -17,44 +17,44 @@ from typing import TYPE_CHECKING, Final
 
 if TYPE_CHECKING:
     from deploy.errors import ClusterFailed as ClusterFailed
+    from lake.arrow.topic_scan import Scan as Scan
+    from lake.arrow.topic_scan import scan as scan
+    from lake.fetch.errors import ObjectStaysGone as ObjectStaysGone
+    from lake.fetch.errors import ReadError as ReadError
+    from lake.fetch.limits import ReadConfig as ReadConfig
+    from lake.manifest.errors import EndInDoubt as EndInDoubt
+    from lake.manifest.errors import ManifestNotFound as ManifestNotFound
+    from lake.manifest.errors import OffsetsLost as OffsetsLost
+    from lake.manifest.errors import OffsetsMissing as OffsetsMissing
+    from lake.manifest.errors import SeveralClusters as SeveralClusters
+    from lake.manifest.errors import TopicReplaced as TopicReplaced
+    from lake.manifest.errors import UnknownPartition as UnknownPartition
     from objectstore.errors import ObjectStoreError as ObjectStoreError
     from penstock._cluster import Cluster as Cluster
     from penstock._topics import Topic as Topic
     from penstock._topics import topics as topics
     from stream.errors import StreamError as StreamError
-    from stream.manifest.errors import EndInDoubt as EndInDoubt
-    from stream.manifest.errors import ManifestNotFound as ManifestNotFound
-    from stream.manifest.errors import OffsetsLost as OffsetsLost
-    from stream.manifest.errors import OffsetsMissing as OffsetsMissing
-    from stream.manifest.errors import SeveralClusters as SeveralClusters
-    from stream.manifest.errors import TopicReplaced as TopicReplaced
-    from stream.manifest.errors import UnknownPartition as UnknownPartition
-    from stream.reader.config import ReadConfig as ReadConfig
-    from stream.reader.errors import ObjectStaysGone as ObjectStaysGone
-    from stream.reader.errors import ReadError as ReadError
-    from stream.reader.topic_scan import Scan as Scan
-    from stream.reader.topic_scan import scan as scan
 
     __version__: str
 
 _MODULES: Final = {
     "Cluster": "penstock._cluster",
     "ClusterFailed": "deploy.errors",
-    "EndInDoubt": "stream.manifest.errors",
-    "ManifestNotFound": "stream.manifest.errors",
-    "ObjectStaysGone": "stream.reader.errors",
+    "EndInDoubt": "lake.manifest.errors",
+    "ManifestNotFound": "lake.manifest.errors",
+    "ObjectStaysGone": "lake.fetch.errors",
     "ObjectStoreError": "objectstore.errors",
-    "OffsetsLost": "stream.manifest.errors",
-    "OffsetsMissing": "stream.manifest.errors",
-    "ReadConfig": "stream.reader.config",
-    "ReadError": "stream.reader.errors",
-    "Scan": "stream.reader.topic_scan",
-    "SeveralClusters": "stream.manifest.errors",
+    "OffsetsLost": "lake.manifest.errors",
+    "OffsetsMissing": "lake.manifest.errors",
+    "ReadConfig": "lake.fetch.limits",
+    "ReadError": "lake.fetch.errors",
+    "Scan": "lake.arrow.topic_scan",
+    "SeveralClusters": "lake.manifest.errors",
     "StreamError": "stream.errors",
     "Topic": "penstock._topics",
-    "TopicReplaced": "stream.manifest.errors",
-    "UnknownPartition": "stream.manifest.errors",
-    "scan": "stream.reader.topic_scan",
+    "TopicReplaced": "lake.manifest.errors",
+    "UnknownPartition": "lake.manifest.errors",
+    "scan": "lake.arrow.topic_scan",
     "topics": "penstock._topics",
 }
 """The module that each public name comes from."""

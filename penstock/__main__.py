@@ -1,6 +1,6 @@
 """`python -m penstock` is the command `penstock`."""
 
-from deploy.cli import main
+from deploy.cli.__main__ import main
 
 if __name__ == "__main__":
     main()

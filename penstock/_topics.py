@@ -3,7 +3,7 @@
 from typing import NamedTuple
 from uuid import UUID
 
-from stream.reader.cluster import StoreCluster
+from lake.arrow.cluster import StoreCluster
 
 
 class Topic(NamedTuple):

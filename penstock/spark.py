@@ -26,7 +26,7 @@ def register(spark: "SparkSession") -> None:
         1000
     """
     try:
-        from stream.spark import source
+        from lake.spark import source
     except ModuleNotFoundError as error:
         package = (error.name or "").partition(".")[0]
         if package not in {"numpy", "pyarrow", "pyspark"}:

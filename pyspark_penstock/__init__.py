@@ -3,6 +3,6 @@
 Must not contain anything else. Source: `pyspark.sql.worker.lookup_data_sources`.
 """
 
-from stream.spark.source import PenstockSource as DefaultSource
+from lake.spark.source import PenstockSource as DefaultSource
 
 __all__ = ["DefaultSource"]

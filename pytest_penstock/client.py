@@ -18,8 +18,8 @@ from broker.wire.apis import ApiSpec
 from broker.wire.error_codes import ErrorCode
 from broker.wire.gen import create_topics, fetch, init_producer_id, metadata, produce
 from broker.wire.primitives import Reader, Writer
+from deploy.clients.wire import WireClient
 from deploy.errors import KafkaFailed, UsageError
-from deploy.wire import WireClient
 from pytest_penstock.records import Position, Record, partition_of
 from stream.batch.header import iter_headers
 from stream.batch.records import Record as BatchRecord

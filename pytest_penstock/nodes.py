@@ -17,15 +17,16 @@ from uuid import UUID
 
 import structlog
 
+from base.ids import NodeId
 from broker.config import BrokerConfig
+from broker.coordination.internal_topics import OFFSETS_TOPIC, TRANSACTIONS_TOPIC
 from broker.errors import ErrorCode
-from broker.internal_topics import OFFSETS_TOPIC, TRANSACTIONS_TOPIC
+from broker.network.server import PortTaken
 from broker.node import Broker
-from broker.server import PortTaken
+from controller.api.errors import ControllerError
+from controller.api.messages import DeleteTopics
 from controller.config import ControllerConfig
-from controller.errors import ControllerError
 from controller.main import ControllerServer
-from controller.rpc.messages import DeleteTopics
 from objectstore.errors import ObjectStoreError
 from objectstore.faults import Fault, FaultConfig, FaultRule, FaultyStore, Latency, Selection
 from objectstore.memory import MemoryStore
@@ -34,7 +35,6 @@ from pytest_penstock.control import AddFaults
 from pytest_penstock.options import Options
 from stream.config import StreamConfig
 from stream.errors import StreamError
-from stream.ids import NodeId
 
 log = structlog.get_logger()
 

@@ -17,8 +17,8 @@ from typing import IO, Final, TypeVar
 
 import msgspec
 
-from deploy import bytecode
 from deploy.errors import ClusterFailed, DeployError
+from deploy.local import bytecode
 from pytest_penstock.control import Answer, AnyCommand, Started
 from pytest_penstock.options import Options
 

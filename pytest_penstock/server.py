@@ -19,8 +19,8 @@ gc.disable()  # until everything is imported: collecting while importing costs a
 
 import msgspec  # noqa: E402
 
-from deploy import logs  # noqa: E402
 from deploy.errors import DeployError, PortTaken  # noqa: E402
+from deploy.node import logs  # noqa: E402
 from pytest_penstock.control import LINE_BYTES_MAX, Answer, AnyCommand, Started  # noqa: E402
 from pytest_penstock.options import Options  # noqa: E402
 
@@ -55,7 +55,7 @@ async def _serve(options: Options, directory: Path, answers: TextIO) -> None:
     except DeployError as error:
         _tell(answers, Started(error=str(error)))
         return
-    from stream.collector import tune_collector
+    from base.collector import tune_collector
 
     gc.enable()
     tune_collector()
@@ -70,9 +70,9 @@ async def _serve(options: Options, directory: Path, answers: TextIO) -> None:
 
 
 async def _start(options: Options, directory: Path) -> "tuple[Nodes, list[int]]":
-    from broker.server import PortTaken as ListenerPortTaken
-    from deploy.cluster.plan import ClusterOptions
-    from deploy.cluster.ports import find_ports
+    from broker.network.server import PortTaken as ListenerPortTaken
+    from deploy.local.plan import ClusterOptions
+    from deploy.local.ports import find_ports
     from pytest_penstock.nodes import HOST, Nodes
 
     tries = 1 if options.port else _TRIES_MAX
@@ -90,7 +90,7 @@ async def _start(options: Options, directory: Path) -> "tuple[Nodes, list[int]]"
 
 
 async def _answer(nodes: "Nodes", command: AnyCommand) -> Answer:
-    from controller.errors import ControllerError
+    from controller.api.errors import ControllerError
     from pytest_penstock.nodes import Refused
 
     try:

@@ -1,7 +1,7 @@
 """Settings of the stream layer of one broker: every limit with its unit, its default, and what turning it costs.
 
-Invariant: a `StreamConfig` that exists is consistent (checked once, here). Must not read files or the environment: `deploy.config` does.
-Source: defaults of AutoMQ's `ObjectWALConfig` and `Config`, adapted to conditional PUTs.
+Invariant: a `StreamConfig` that exists is consistent (checked once, here). Must not read files or the environment: `deploy.node.config`
+does. Source: defaults of AutoMQ's `ObjectWALConfig` and `Config`, adapted to conditional PUTs.
 """
 
 from collections.abc import Mapping
@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from types import MappingProxyType
 from typing import Annotated, Final
 
-from stream.setting import Kind, Setting, check
+from base.settings import Kind, Setting, check
 
 MIB = 1 << 20
 

@@ -1,6 +1,6 @@
 """What can go wrong in the stream layer. `retriable` says whether the same call may succeed later without anybody's help."""
 
-from stream.ids import Offset, StreamId, WalSequence
+from base.ids import Offset, StreamId, WalSequence
 
 
 class StreamError(Exception):

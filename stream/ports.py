@@ -1,6 +1,6 @@
 """What the stream layer needs from the world, and the values that cross those borders.
 
-`StreamMetadata` is implemented over gRPC and the local metadata image by `controller.rpc.stream_metadata`, and in memory by
+`StreamMetadata` is implemented over gRPC and the local metadata image by `controller.api.stream_metadata`, and in memory by
 `tests/support`. Mutations are RPCs to the controller; look-ups are answered by the local image without any I/O.
 """
 
@@ -9,7 +9,16 @@ from dataclasses import dataclass
 from enum import IntEnum
 from typing import NamedTuple, Protocol
 
-from stream.ids import Millis, NodeEpoch, NodeId, ObjectId, Offset, StreamEpoch, StreamId, WalSequence
+from base.ids import (
+    Millis,
+    NodeEpoch,
+    NodeId,
+    ObjectId,
+    Offset,
+    StreamEpoch,
+    StreamId,
+    WalSequence,
+)
 
 
 class ObjectRole(IntEnum):

@@ -13,28 +13,34 @@ from random import Random
 
 import structlog
 
+from base.buffers import Buffer
+from base.clock import WallClock
+from base.ids import (
+    Millis,
+    Offset,
+    StreamId,
+    WalSequence,
+)
 from objectstore.errors import ObjectNotFound
 from objectstore.ports import ObjectStore
-from stream.batch.header import Buffer
-from stream.block_cache import BlockCache
-from stream.clock import WallClock
-from stream.closing import Closer, ClosingTimes
-from stream.commits import CommitLane
+from stream.cache.block_cache import BlockCache
+from stream.cache.log_cache import AppendEntry, CacheBlock, LogCache
 from stream.config import StreamConfig
-from stream.damage import DamageLog
 from stream.errors import NotContiguous, StreamError, StreamFenced, StreamNotClosed, StreamNotOpened, WalClosed, WalFenced, WalFull
-from stream.format.reader import ObjectIndex
-from stream.ids import Millis, Offset, StreamId, WalSequence
-from stream.keys import wal_key
-from stream.log_cache import AppendEntry, CacheBlock, LogCache
-from stream.object_reader import ObjectReader
+from stream.format.decoder import ObjectIndex
+from stream.format.keys import wal_key
 from stream.ports import OpenStream, StreamMetadata, WalIdentity
-from stream.reading import StreamReader
+from stream.read.damage import DamageLog
+from stream.read.object_reader import ObjectReader
+from stream.read.stream_reader import StreamReader
 from stream.stream import StreamHandle
-from stream.tracing import Tracing
-from stream.upload import UploadCounts, Uploader
+from stream.upload.closing import Closer, ClosingTimes
+from stream.upload.commits import CommitLane
+from stream.upload.uploader import UploadCounts, Uploader
+from stream.wal.append import AppendDone, AppendGroup
 from stream.wal.slots import SlotTable
-from stream.wal.wal import AppendDone, AppendGroup, DurableBulk, Wal
+from stream.wal.tracing import Tracing
+from stream.wal.wal import DurableBulk, Wal
 
 __all__ = ["AppendEntry", "Storage", "StreamHandle"]
 

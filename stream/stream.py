@@ -6,7 +6,7 @@ write them.
 Source: AutoMQ `S3Stream`.
 """
 
-from stream.ids import Offset, StreamEpoch, StreamId
+from base.ids import Offset, StreamEpoch, StreamId
 from stream.ports import OpenedStream
 
 

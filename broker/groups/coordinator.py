@@ -16,10 +16,15 @@ from typing import TypeVar
 
 import structlog
 
-from broker.connection_order import ConnectionOrder
-from broker.coordinated import LOAD_SLICE_COUNT, Coordinated
-from broker.coordinator_compaction import CompactionLimits
-from broker.coordinator_log import CoordinatorLog, Done, KeyValue, TransactionalProducer
+from broker.coordination.compaction import CompactionLimits
+from broker.coordination.connection_order import ConnectionOrder
+from broker.coordination.log import (
+    CoordinatorLog,
+    Done,
+    KeyValue,
+    TransactionalProducer,
+)
+from broker.coordination.shards import LOAD_SLICE_COUNT, Coordinated
 from broker.groups.classic import ClassicGroup
 from broker.groups.model import (
     CompleteJoin,
@@ -74,7 +79,7 @@ class GroupDescription:
 
 
 class GroupCoordinator:
-    """All methods are called on the event loop. now_ms: milliseconds since 1970 of a clock that never steps (`stream.clock.steady`)."""
+    """All methods are called on the event loop. now_ms: milliseconds since 1970 of a clock that never steps (`base.clock.steady`)."""
 
     def __init__(
         self,

@@ -9,8 +9,8 @@ import asyncio
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 
-from broker.coordinator_compaction import Live
-from broker.coordinator_log import KeyValue, LogBatch
+from broker.coordination.compaction import Live
+from broker.coordination.log import KeyValue, LogBatch
 from broker.groups.classic import ClassicGroup
 from broker.groups.offsets import GroupOffsets, PendingOffsets, TopicPartition
 from broker.groups.records import (

@@ -7,15 +7,16 @@ Source: KIP-339; Kafka `ConfigurationControlManager`.
 
 from typing import Final
 
-from broker.dispatch import encode_response
 from broker.errors import ErrorCode, code_of, code_of_status
-from broker.ports import Node, RequestContext, Response
+from broker.handlers.dispatch import encode_response
+from broker.handlers.node import Node
+from broker.network.request import RequestContext, Response
 from broker.wire import framing
 from broker.wire.gen import incremental_alter_configs as wire
-from controller.errors import ControllerError
+from controller.api.errors import ControllerError
+from controller.api.messages import AlterConfigs, ConfigChange
 from controller.metadata.configs import TOPIC_RESOURCE
 from controller.metadata.topic_configs import TOPIC_CONFIGS, ConfigType
-from controller.rpc.messages import AlterConfigs, ConfigChange
 
 _SET: Final = 0
 _DELETE: Final = 1

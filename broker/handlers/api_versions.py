@@ -13,7 +13,8 @@ from collections.abc import Iterable
 from typing import Final
 
 from broker.errors import ErrorCode
-from broker.ports import Handler, Node, RequestContext, Response
+from broker.handlers.node import Handler, Node
+from broker.network.request import RequestContext, Response
 from broker.wire import apis, framing
 from broker.wire.gen import api_versions
 

@@ -5,11 +5,12 @@ Source: KIP-700, KIP-919 (endpoint types: controllers are not reachable for clie
 
 from typing import Final
 
-from broker import advertised
-from broker.dispatch import encode_response
 from broker.errors import ErrorCode
+from broker.handlers import advertised
+from broker.handlers.dispatch import encode_response
 from broker.handlers.metadata import CLUSTER_OPERATIONS
-from broker.ports import Node, RequestContext, Response
+from broker.handlers.node import Node
+from broker.network.request import RequestContext, Response
 from broker.wire import framing
 from broker.wire.gen.describe_cluster import DescribeClusterBroker, DescribeClusterResponse, decode_request
 

@@ -10,10 +10,17 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Final
 
-from broker.dispatch import encode_response
+from base.settings import (
+    Field,
+    Kind,
+    fields_of,
+    text_of,
+)
 from broker.errors import ErrorCode
+from broker.handlers.dispatch import encode_response
 from broker.handlers.metadata import is_valid_topic_name
-from broker.ports import Node, RequestContext, Response
+from broker.handlers.node import Node
+from broker.network.request import RequestContext, Response
 from broker.wire import framing
 from broker.wire.gen.describe_configs import (
     DescribeConfigsResource,
@@ -25,7 +32,6 @@ from broker.wire.gen.describe_configs import (
 )
 from controller.metadata.configs import BROKER_RESOURCE, TOPIC_RESOURCE
 from controller.metadata.topic_configs import TOPIC_CONFIGS, ConfigType
-from stream.setting import Field, Kind, fields_of, text_of
 
 DYNAMIC_TOPIC: Final = 1
 STATIC_BROKER: Final = 4

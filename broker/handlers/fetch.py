@@ -1,13 +1,13 @@
 """Fetch: the hot path of reading. What the log cache holds is answered at once without a task; the rest waits or reads in one.
 
 Invariants: nothing at or above the high watermark is ever returned, and nothing at or above the last stable offset to one who reads
-committed records, who is told of every aborted transaction in what it gets; without a session nothing is read, and an offset is called
-out of range only by a broker that leads alone, because the client then begins somewhere else (`broker.lease`); an answer comes as soon as
-min_bytes are there or any partition has an error, else at max_wait, never in between; a damaged object fails only fetches of its partitions
-that begin there, what is intact before it is given; the first partition that has anything gives at least one whole batch (KIP-74),
-everything else stays within the limits. Nobody polls: parked fetches are woken by high watermarks.
-Limits: `fetch.max.bytes` for one answer, `PartitionManager.cold_reads` for cold bytes of all connections.
-Must not: keep anything of a client between requests. Fetch sessions (KIP-227) are refused with id 0, which every client accepts.
+committed records, who is told of every aborted transaction in what it gets; without a session nothing is read, and an offset is called out
+of range only by a broker that leads alone, because the client then begins somewhere else (`broker.handlers.lease`); an answer comes as soon
+as min_bytes are there or any partition has an error, else at max_wait, never in between; a damaged object fails only fetches of its
+partitions that begin there, what is intact before it is given; the first partition that has anything gives at least one whole batch
+(KIP-74), everything else stays within the limits. Nobody polls: parked fetches are woken by high watermarks. Limits: `fetch.max.bytes` for
+one answer, `PartitionManager.cold_reads` for cold bytes of all connections. Must not: keep anything of a client between requests. Fetch
+sessions (KIP-227) are refused with id 0, which every client accepts.
 
 Source: Kafka `KafkaApis.handleFetchRequest`, `ReplicaManager.readFromLog`, `DelayedFetch`.
 """
@@ -19,16 +19,18 @@ from uuid import UUID
 
 import structlog
 
+from base.buffers import Buffer
+from base.ids import Offset
 from broker.errors import ErrorCode, code_of
-from broker.fetch.delayed import FetchWait
 from broker.handlers.leader_hints import LeaderHints
+from broker.handlers.node import Node
+from broker.network.request import RequestContext, Response
+from broker.partition.delayed_fetch import FetchWait
 from broker.partition.partition import Partition
-from broker.ports import Buffer, Node, RequestContext, Response
 from broker.wire.fetch import FetchPartitionResult, TopicKey, decode_fetch_request, encode_fetch_response
 from broker.wire.gen.fetch import FetchPartition, FetchRequest
 from stream.batch.header import batch_span
 from stream.errors import ObjectCorrupt, ObjectMissing, OffsetOutOfRange
-from stream.ids import Offset
 
 _log = structlog.get_logger()
 
@@ -44,7 +46,7 @@ _NO_TOPIC_ID: Final = UUID(int=0)
 
 
 def handle_fetch(node: Node, ctx: RequestContext) -> Response | Awaitable[Response]:
-    """See `broker.ports.Handler`. Raises WireError."""
+    """See `broker.handlers.node.Handler`. Raises WireError."""
     request = decode_fetch_request(ctx.frame, ctx.body_offset, ctx.api_version)
     if request.session_id != 0 and request.session_epoch > 0:
         return encode_fetch_response(ctx.correlation_id, ctx.api_version, [], error_code=ErrorCode.FETCH_SESSION_ID_NOT_FOUND)
@@ -254,7 +256,7 @@ class _FetchCall:
         except OffsetOutOfRange:
             self._call_out_of_range(result)
         except (ObjectCorrupt, ObjectMissing) as error:
-            result.error_code = code_of(error)  # `stream.reading` logs damage, once a minute for each object
+            result.error_code = code_of(error)  # `stream.read.stream_reader` logs damage, once a minute for each object
         except Exception as error:  # noqa: BLE001 - one unreadable partition must not take the others with it; told and logged
             result.error_code = ErrorCode.KAFKA_STORAGE_ERROR
             _log.warning(

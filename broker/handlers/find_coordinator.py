@@ -6,10 +6,11 @@ Source: Kafka `KafkaApis.handleFindCoordinatorRequest`, KIP-699.
 
 from typing import Final
 
-from broker.advertised import address_of
-from broker.dispatch import encode_response
-from broker.internal_topics import OFFSETS_TOPIC, TRANSACTIONS_TOPIC, ensure_topic
-from broker.ports import Node, RequestContext, Response
+from broker.coordination.internal_topics import OFFSETS_TOPIC, TRANSACTIONS_TOPIC, ensure_topic
+from broker.handlers.advertised import address_of
+from broker.handlers.dispatch import encode_response
+from broker.handlers.node import Node
+from broker.network.request import RequestContext, Response
 from broker.wire.error_codes import ErrorCode
 from broker.wire.framing import decode_body
 from broker.wire.gen import find_coordinator

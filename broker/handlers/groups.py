@@ -8,12 +8,13 @@ Source: Kafka `KafkaApis`.
 
 from collections.abc import Mapping, Sequence
 
-from broker.dispatch import encode_response
 from broker.groups.coordinator import GroupDescription
 from broker.groups.model import JoinRequest, Protocol, SyncRequest
 from broker.groups.offsets import GroupOffsets, TopicPartition
 from broker.groups.records import CommittedOffset
-from broker.ports import Node, RequestContext, Response
+from broker.handlers.dispatch import encode_response
+from broker.handlers.node import Node
+from broker.network.request import RequestContext, Response
 from broker.wire.error_codes import ErrorCode
 from broker.wire.framing import decode_body
 from broker.wire.gen import (

@@ -4,11 +4,12 @@ Invariant: only a live leader is named, under the address at which this client c
 Source: KIP-951.
 """
 
-from broker import advertised
-from broker.leaders import announced_leader
-from broker.ports import Node, RequestContext
+from base.ids import NodeId
+from broker.handlers import advertised
+from broker.handlers.node import Node
+from broker.network.request import RequestContext
+from broker.partition.leaders import announced_leader
 from broker.wire.leader_hint import CurrentLeader, NodeEndpoint
-from stream.ids import NodeId
 
 
 class LeaderHints:

@@ -9,12 +9,14 @@ Source: Kafka `ReplicaManager.fetchOffset`; KIP-79, KIP-734.
 import asyncio
 from typing import Final
 
-from broker.dispatch import encode_response
+from base.ids import Offset
 from broker.errors import ErrorCode, code_of
+from broker.handlers.dispatch import encode_response
 from broker.handlers.fetch import check_leader_epoch
-from broker.lease import still_leads, wait_led
+from broker.handlers.lease import still_leads, wait_led
+from broker.handlers.node import Node
+from broker.network.request import RequestContext, Response
 from broker.partition.partition import Partition
-from broker.ports import Node, RequestContext, Response
 from broker.wire import framing
 from broker.wire.gen.list_offsets import (
     ListOffsetsPartition,
@@ -23,7 +25,6 @@ from broker.wire.gen.list_offsets import (
     ListOffsetsTopicResponse,
     decode_request,
 )
-from stream.ids import Offset
 
 _LATEST: Final = -1
 _EARLIEST: Final = -2

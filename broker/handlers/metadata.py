@@ -1,12 +1,12 @@
 """Metadata: topics, partitions, leaders and addresses; creates topics on first use where that is allowed.
 
 Invariants: a topic without error has all its partitions; a partition whose leader is not alive says LEADER_NOT_AVAILABLE and names nobody
-(one that moves, or whose leader is dead, names the next leader if that is known, `broker.leaders`); without a session this broker does not
-name itself (`broker.lease`);
-leaders, replicas and controller are ids that `brokers` lists (replicas that are away stand in `offline_replicas`).
-Must not: block answers about existing topics on the controller: only creating topics waits for it; nor hold up the event loop: what a
-partition's record was encoded to is kept until the record or a broker's state changes. Before, three clients that looked for leaders
-again and again in a cluster of 10,000 partitions (0.1 s an answer) kept brokers from their heartbeats, and these were fenced one by one.
+(one that moves, or whose leader is dead, names the next leader if that is known, `broker.partition.leaders`); without a session this broker
+does not name itself (`broker.handlers.lease`); leaders, replicas and controller are ids that `brokers` lists (replicas that are away stand
+in `offline_replicas`). Must not: block answers about existing topics on the controller: only creating topics waits for it; nor hold up the
+event loop: what a partition's record was encoded to is kept until the record or a broker's state changes. Before, three clients that looked
+for leaders again and again in a cluster of 10,000 partitions (0.1 s an answer) kept brokers from their heartbeats, and these were fenced
+one by one.
 
 Source: Kafka's KafkaApis.handleTopicMetadataRequest, DefaultAutoTopicCreationManager, KIP-516 (topic ids).
 """
@@ -16,12 +16,14 @@ from collections.abc import Awaitable, Callable, Sequence
 from typing import Final
 from uuid import UUID
 
-from broker import advertised
+from base.ids import NodeEpoch, NodeId
 from broker.config import BrokerConfig
+from broker.coordination.internal_topics import INTERNAL_TOPICS
 from broker.errors import ErrorCode, code_of, code_of_status
-from broker.internal_topics import INTERNAL_TOPICS
-from broker.leaders import announced_leader
-from broker.ports import Node, RequestContext, Response
+from broker.handlers import advertised
+from broker.handlers.node import Node
+from broker.network.request import RequestContext, Response
+from broker.partition.leaders import announced_leader
 from broker.wire import apis, framing
 from broker.wire.gen.metadata import (
     MetadataRequest,
@@ -33,11 +35,10 @@ from broker.wire.gen.metadata import (
     decode_request,
 )
 from broker.wire.metadata import EncodedMetadata, EncodedTopic, encode_metadata, encode_partition
-from controller.errors import ControllerError
+from controller.api import messages
+from controller.api.errors import ControllerError
 from controller.metadata.image import MetadataImage
 from controller.metadata.topics import PartitionState, TopicState
-from controller.rpc import messages
-from stream.ids import NodeEpoch, NodeId
 
 TOPIC_OPERATIONS: Final = sum(1 << operation for operation in (3, 4, 5, 6, 7, 8, 10, 11))
 CLUSTER_OPERATIONS: Final = sum(1 << operation for operation in (5, 7, 8, 9, 10, 11, 12))

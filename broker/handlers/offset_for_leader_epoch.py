@@ -5,12 +5,13 @@ Source: KIP-101, KIP-320; Kafka `Partition.lastOffsetForLeaderEpoch`.
 
 from typing import Final
 
-from broker.dispatch import encode_response
 from broker.errors import ErrorCode
+from broker.handlers.dispatch import encode_response
 from broker.handlers.fetch import check_leader_epoch
-from broker.lease import wait_led
+from broker.handlers.lease import wait_led
+from broker.handlers.node import Node
+from broker.network.request import RequestContext, Response
 from broker.partition.partition import Partition
-from broker.ports import Node, RequestContext, Response
 from broker.wire import framing
 from broker.wire.gen.offset_for_leader_epoch import (
     EpochEndOffset,

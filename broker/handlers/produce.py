@@ -5,12 +5,11 @@ order; a partition that is just being opened takes its part as soon as it is ope
 behind a part that was refused is refused, too, until that comes again; acks 1 means what acks -1 means (there is no weaker durability to
 offer); nothing is acknowledged that is not durable; internal topics take no records of clients, whatever their client id; without a live
 session nothing is appended, and the connection is closed: our metadata are old then, and librdkafka, told NOT_LEADER, would ask nobody but
-us for newer ones, for ever. A batch is called out of order only by a broker that leads alone (`broker.lease`), because clients do not
-repeat it then.
-Limits: a part waits for its partition at most the request's timeout, and 30 s; 0.5 s before the election is held, because answers of one
-connection keep their order and a source that hangs, or a long recovery, must not hold up the rest. How long durability may take is bounded
-by the WAL, which fails everything that is pending at its own deadline.
-Must not: look into batches (`broker.partition` does).
+us for newer ones, for ever. A batch is called out of order only by a broker that leads alone (`broker.handlers.lease`), because clients do
+not repeat it then. Limits: a part waits for its partition at most the request's timeout, and 30 s; 0.5 s before the election is held,
+because answers of one connection keep their order and a source that hangs, or a long recovery, must not hold up the rest. How long
+durability may take is bounded by the WAL, which fails everything that is pending at its own deadline. Must not: look into batches
+(`broker.partition` does).
 
 Source: Kafka `KafkaApis.handleProduceRequest`, `ReplicaManager.appendRecords`; KIP-951.
 """
@@ -19,16 +18,17 @@ import asyncio
 from collections.abc import Callable, Sequence
 from typing import Final
 
+from base.clock import monotonic_ms
+from broker.coordination.internal_topics import INTERNAL_TOPICS
 from broker.errors import ErrorCode
 from broker.handlers.leader_hints import LeaderHints
-from broker.internal_topics import INTERNAL_TOPICS
+from broker.handlers.node import Node
+from broker.network.request import RequestContext, Respond
+from broker.network.server import CannotAnswer
 from broker.partition.append import AppendGroup
 from broker.partition.partition import Partition
-from broker.ports import Node, RequestContext, Respond
-from broker.server import CannotAnswer
 from broker.wire.leader_hint import NodeEndpoint
 from broker.wire.produce import ProducePartitionResult, ProduceRequest, decode_produce_request, encode_produce_response
-from stream.clock import monotonic_ms
 
 _WAIT_OPEN_MAX_S: Final = 30.0
 _WAIT_ELECTED_MAX_S: Final = 0.5
@@ -39,7 +39,8 @@ _ACKS: Final = frozenset({-1, 0, 1})
 
 
 def handle_produce(node: Node, ctx: RequestContext, respond: Respond) -> None:
-    """See `broker.ports.InlineHandler`. Raises WireError; CannotAnswer without a session, and to tell a client of acks=0 of an error."""
+    """See `broker.handlers.node.InlineHandler`. Raises WireError; CannotAnswer without a session, and to tell a client of acks=0 of an
+    error."""
     if not node.can_write():
         raise CannotAnswer("a Produce request came while the controller is out of reach: the client should ask another broker who leads")
     request = decode_produce_request(ctx.frame, ctx.body_offset, ctx.api_version)

@@ -8,13 +8,14 @@ import time
 from typing import Final
 from uuid import UUID
 
-from broker.dispatch import encode_response
 from broker.errors import ErrorCode, code_of
-from broker.ports import Node, RequestContext, Response
+from broker.handlers.dispatch import encode_response
+from broker.handlers.node import Node
+from broker.network.request import RequestContext, Response
 from broker.wire import framing
 from broker.wire.gen import describe_quorum as wire
-from controller.errors import ControllerError
-from controller.rpc.messages import QuorumMember, QuorumStatus
+from controller.api.errors import ControllerError
+from controller.api.messages import QuorumMember, QuorumStatus
 
 _TIMEOUT_S: Final = 5.0
 _TOPIC: Final = "__cluster_metadata"

@@ -9,18 +9,25 @@ import asyncio
 from collections.abc import Awaitable, Callable, Iterable, Sequence
 from typing import Final, TypeVar
 
-from broker.dispatch import encode_response
+from base.ids import NodeId
 from broker.errors import ErrorCode, code_of, code_of_status
-from broker.ports import Node, RequestContext, Response
+from broker.handlers.dispatch import encode_response
+from broker.handlers.node import Node
+from broker.network.request import RequestContext, Response
 from broker.wire import framing
 from broker.wire.gen import alter_partition_reassignments as alter
 from broker.wire.gen import elect_leaders as elect
 from broker.wire.gen import list_partition_reassignments as listing
-from controller.errors import ControllerError
+from controller.api.errors import ControllerError
+from controller.api.messages import (
+    AlterReassignments,
+    ElectPreferred,
+    ItemResults,
+    PartitionName,
+    PartitionTarget,
+)
 from controller.metadata.records import MetadataOffset
 from controller.metadata.topics import PartitionState, TopicState, is_moving, is_reassigning
-from controller.rpc.messages import AlterReassignments, ElectPreferred, ItemResults, PartitionName, PartitionTarget
-from stream.ids import NodeId
 
 _TIMEOUT_MS_MIN: Final = 1_000
 _TIMEOUT_MS_MAX: Final = 60_000

@@ -21,7 +21,7 @@ from broker.handlers import (
     txn_markers,
 )
 from broker.handlers.api_versions import make_handler
-from broker.ports import Handler, InlineHandler
+from broker.handlers.node import Handler, InlineHandler
 from broker.wire import apis
 
 INLINE: Final[Mapping[int, InlineHandler]] = {apis.PRODUCE.key: produce.handle_produce}

@@ -11,15 +11,16 @@ from collections.abc import Sequence
 from typing import Final
 from uuid import UUID
 
-from broker.dispatch import encode_response
+from base.ids import NodeId
 from broker.errors import ErrorCode, code_of, code_of_status
 from broker.handlers import configs
-from broker.ports import Node, RequestContext, Response
+from broker.handlers.dispatch import encode_response
+from broker.handlers.node import Node
+from broker.network.request import RequestContext, Response
 from broker.wire import framing
 from broker.wire.gen import create_partitions, create_topics, delete_topics
-from controller.errors import ControllerError
-from controller.rpc import messages
-from stream.ids import NodeId
+from controller.api import messages
+from controller.api.errors import ControllerError
 
 _TIMEOUT_MS_MIN: Final = 1_000
 _UNSET: Final = -1

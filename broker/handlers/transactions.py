@@ -11,15 +11,16 @@ Source: Kafka `KafkaApis`; KIP-98, KIP-360, KIP-447, KIP-664.
 from collections.abc import Iterable
 from typing import Final
 
-from broker.connection_order import LateRequest
-from broker.coordinator_log import TransactionalProducer
-from broker.dispatch import encode_response
+from broker.coordination.connection_order import LateRequest
+from broker.coordination.internal_topics import OFFSETS_TOPIC, ensure_topic
+from broker.coordination.log import TransactionalProducer
 from broker.errors import ErrorCode
 from broker.groups.offsets import TopicPartition
 from broker.groups.records import CommittedOffset
-from broker.internal_topics import OFFSETS_TOPIC, ensure_topic
-from broker.ports import Node, RequestContext, Response
-from broker.server import CannotAnswer
+from broker.handlers.dispatch import encode_response
+from broker.handlers.node import Node
+from broker.network.request import RequestContext, Response
+from broker.network.server import CannotAnswer
 from broker.transactions.coordinator import NOBODY
 from broker.transactions.model import NO_EPOCH, NO_PRODUCER_ID, ProducerIdentity, TransactionMetadata, TransactionState
 from broker.transactions.records import group_by_topic
@@ -33,7 +34,7 @@ from broker.wire.gen import (
     list_transactions,
     txn_offset_commit,
 )
-from controller.errors import ControllerError
+from controller.api.errors import ControllerError
 
 _KNOW_FENCED_FROM: Final = {22: 4, 24: 2, 25: 2, 26: 2}
 """By API: the first version whose clients know PRODUCER_FENCED (KIP-588)."""

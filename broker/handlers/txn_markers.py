@@ -14,12 +14,13 @@ import asyncio
 from collections.abc import Iterable
 from typing import TypeAlias
 
-from broker.dispatch import encode_response
+from broker.coordination.internal_topics import OFFSETS_TOPIC
 from broker.errors import ErrorCode
-from broker.internal_topics import OFFSETS_TOPIC
+from broker.handlers.dispatch import encode_response
+from broker.handlers.node import Node
+from broker.network.request import RequestContext, Response
 from broker.partition.append import AppendGroup
 from broker.partition.partition import Partition
-from broker.ports import Node, RequestContext, Response
 from broker.wire import framing
 from broker.wire.gen.write_txn_markers import (
     WritableTxnMarker,

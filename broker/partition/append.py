@@ -2,7 +2,7 @@
 
 Invariants: everything is checked before anything changes, so a refused partition leaves no trace and a refused group changes nothing; a
 partition appears once in a group; a batch whose predecessor was refused is refused, too (`RefusedBatches`); a refusal that clients take
-for final and that depends on where the log ends needs a broker that leads alone (`broker.lease`); what readers of the store have
+for final and that depends on where the log ends needs a broker that leads alone (`broker.handlers.lease`); what readers of the store have
 to know of a transaction is in the group of its batch; nobody is told "appended" before it is durable, and that goes for repetitions of a
 batch that is itself not durable yet.
 Must not: await, or know the wire format. Budget: 25 us for one partition with one small batch.
@@ -12,6 +12,8 @@ Source: Kafka `UnifiedLog.append`, KIP-98.
 from collections.abc import Callable, Sequence
 from typing import Final, TypeAlias
 
+from base.clock import monotonic_ms
+from base.ids import Millis, Offset
 from broker.partition.partition import Partition
 from broker.partition.producer_state import KnownBatch
 from broker.partition.refused import RefusedBatches
@@ -19,11 +21,9 @@ from broker.partition.validation import Refusal
 from broker.wire.error_codes import ErrorCode
 from stream.batch.control import Marker
 from stream.batch.header import BatchHeader
-from stream.clock import monotonic_ms
 from stream.errors import StreamError, WalFull
-from stream.ids import Millis, Offset
 from stream.storage import AppendEntry, Storage
-from stream.tracing import RequestTrace
+from stream.wal.tracing import RequestTrace
 
 _NO_OFFSET: Final = Offset(-1)
 

@@ -7,8 +7,8 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
+from base.histogram import LatencyHistogram
 from broker.partition.partition import Partition
-from objectstore.histogram import LatencyHistogram
 
 
 class Traffic(NamedTuple):

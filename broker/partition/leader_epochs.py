@@ -9,7 +9,7 @@ Source: Kafka `LeaderEpochFileCache`; KIP-101, KIP-320.
 
 from collections.abc import Iterable, Sequence
 
-from stream.ids import Offset, StreamEpoch
+from base.ids import Offset, StreamEpoch
 
 
 class LeaderEpochs:

@@ -18,6 +18,12 @@ from typing import Final
 import msgspec
 import structlog
 
+from base.ids import (
+    Millis,
+    Offset,
+    StreamEpoch,
+    StreamId,
+)
 from broker.partition.leader_epochs import LeaderEpochs
 from broker.partition.meta_stream import MetaStream
 from broker.partition.producer_state import NO_SEQUENCE, KnownBatch, ProducerSnapshot, ProducerState
@@ -27,10 +33,14 @@ from broker.wire.error_codes import ErrorCode
 from stream.batch.control import Marker, decode_marker, encode_marker
 from stream.batch.header import TRANSACTIONAL_MASK, BatchHeader, iter_headers, parse_header, patch_log_append_time, patch_offset_and_epoch
 from stream.errors import BatchCorrupt, StreamError
-from stream.ids import Millis, Offset, StreamEpoch, StreamId
-from stream.reader.slices import AbortedTransaction
+from stream.format.transaction_log import (
+    AbortedTransaction,
+    AbortedWithin,
+    TransactionEvent,
+    decode_events,
+    encode_event,
+)
 from stream.storage import AppendEntry, Storage, StreamHandle
-from stream.transaction_log import AbortedWithin, TransactionEvent, decode_events, encode_event
 
 _log = structlog.get_logger()
 

@@ -19,28 +19,27 @@ from typing import Final, TypeAlias
 
 import structlog
 
-from broker.fetch.byte_limiter import ByteLimiter
-from broker.leaders import is_heir
-from broker.load_meter import AppendTimes
+from base.clock import WallClock
+from base.ids import Offset
+from broker.partition.byte_limiter import ByteLimiter
 from broker.partition.counts import OperationCounts, PlaceStates, Traffic
-from broker.partition.life import Held, Lifecycle, Steps
+from broker.partition.leaders import is_heir
+from broker.partition.load_meter import AppendTimes
 from broker.partition.log import LogConfig
-from broker.partition.notice import Notice, NoticeConfig
+from broker.partition.move_notice import Notice, NoticeConfig
+from broker.partition.opener import Held, Lifecycle, Steps
 from broker.partition.partition import Partition
 from broker.partition.refused import RefusedBatches
 from broker.partition.validation import TopicRules
-from broker.ports import LeaderChangeListener
 from broker.wire.error_codes import ErrorCode
+from controller.api.load_messages import ERROR_CHARS_MAX, FailingPartition
+from controller.api.messages import MoveTiming
 from controller.metadata.configs import TOPIC_RESOURCE
 from controller.metadata.delta import MetadataDelta
 from controller.metadata.image import MetadataImage
 from controller.metadata.records import PartitionRecord
 from controller.metadata.topics import PartitionKey, is_moving
-from controller.rpc.load_messages import ERROR_CHARS_MAX, FailingPartition
-from controller.rpc.messages import MoveTiming
-from stream.clock import WallClock
 from stream.errors import StreamError
-from stream.ids import Offset
 from stream.ports import WalIdentity
 from stream.storage import Storage
 
@@ -60,6 +59,10 @@ _RETRY_MAX_S: Final = 2.0
 _CHECKPOINT_LOOK_S: Final = 1.0
 _CHECKPOINT_LOOKS_COUNT: Final = 30
 """Partitions with little that is new get a checkpoint every so many looks, all together in one group."""
+
+
+LeaderChangeListener: TypeAlias = Callable[[str, int, bool], None]
+"""(topic name, partition, opened): False when this broker stops leading it. Called on the loop, must not block."""
 
 
 class _Place:

@@ -13,9 +13,9 @@ state.
 from collections.abc import Mapping
 from typing import Final
 
+from base.ids import Millis, Offset
 from stream.batch.records import Record, decode_records, encode_batch
 from stream.errors import BatchCorrupt, StreamError
-from stream.ids import Millis, Offset
 from stream.storage import AppendEntry, Storage, StreamHandle
 
 TRIM_RECORDS_MIN: Final = 96

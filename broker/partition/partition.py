@@ -9,22 +9,27 @@ the confirmed offset passes what it waits for.
 """
 
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, TypeAlias
+from typing import Protocol, TypeAlias
 from uuid import UUID
 
-from broker.fetch.delayed import FetchWait
+from base.buffers import Buffer
+from base.ids import Offset
+from broker.partition.delayed_fetch import FetchWait
 from broker.partition.log import PartitionLog
 from controller.metadata.records import PartitionRecord
-from stream.batch.header import Buffer
-from stream.ids import Offset
-from stream.reader.slices import AbortedTransaction
+from stream.format.transaction_log import AbortedTransaction
 from stream.storage import Storage
-
-if TYPE_CHECKING:
-    from broker.partition.notice import Notice
 
 Settled: TypeAlias = Callable[[Exception | None], None]
 """None: durable. Called once, on the loop."""
+
+
+class MoveHint(Protocol):
+    """Names the next leader to the producers of a partition that moves away. Implemented by `broker.partition.move_notice`."""
+
+    def told(self, partition: "Partition") -> None:
+        """An answer that names the next leader of this partition is on its way."""
+        ...
 
 
 class PartitionStopped(Exception):
@@ -46,7 +51,7 @@ class Partition:
         self.leader_epoch = record.leader_epoch
         self.log = log
         self.accepts_records = True
-        self.notice: Notice | None = None
+        self.notice: MoveHint | None = None
         """Producers are to be told of the next leader with their acknowledgements."""
         self.stop_error: Exception | None = None
         self.bytes_in = 0

@@ -19,9 +19,9 @@ from typing import Final
 
 import msgspec
 
+from base.ids import Millis, Offset
 from broker.wire.error_codes import ErrorCode
 from stream.batch.control import NO_SERIAL, Marker
-from stream.ids import Millis, Offset
 
 CACHED_BATCHES_COUNT: Final = 5
 SEQUENCES_COUNT: Final = 1 << 31

@@ -11,10 +11,9 @@ from collections import deque
 from collections.abc import Iterable
 from typing import Final
 
+from base.ids import Offset
 from stream.batch.control import Marker
-from stream.ids import Offset
-from stream.reader.slices import AbortedTransaction
-from stream.transaction_log import NO_OFFSET, TransactionEvent
+from stream.format.transaction_log import NO_OFFSET, AbortedTransaction, TransactionEvent
 
 ABORTED_COUNT_MAX: Final = 1_000
 """Kept in memory, 100 bytes each. Consumers that lag behind more of them cost a read of the txn stream for each fetch."""

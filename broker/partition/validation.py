@@ -11,11 +11,11 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Final
 
+from base.ids import Millis
 from broker.wire.error_codes import ErrorCode
 from stream.batch.header import HEADER_BYTES, MAGIC, BatchHeader, check_crc, parse_header
 from stream.batch.records import decode_records
 from stream.errors import BatchCorrupt
-from stream.ids import Millis
 
 MESSAGE_BYTES_MAX_DEFAULT: Final = 1_048_588
 _MAGIC_AT: Final = 16

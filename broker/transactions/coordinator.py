@@ -18,10 +18,10 @@ from typing import Final, TypeAlias
 
 import structlog
 
-from broker.connection_order import ConnectionOrder
-from broker.coordinated import Coordinated
-from broker.coordinator_compaction import CompactionLimits, Live
-from broker.coordinator_log import CoordinatorLog
+from broker.coordination.compaction import CompactionLimits, Live
+from broker.coordination.connection_order import ConnectionOrder
+from broker.coordination.log import CoordinatorLog
+from broker.coordination.shards import Coordinated
 from broker.transactions.machine import Transaction, new_transaction
 from broker.transactions.markers import MarkerSender
 from broker.transactions.model import (
@@ -63,7 +63,7 @@ class _Partition:
 
 
 class TransactionCoordinator:
-    """All methods are called on the event loop. now_ms: milliseconds since 1970 of a clock that never steps (`stream.clock.steady`)."""
+    """All methods are called on the event loop. now_ms: milliseconds since 1970 of a clock that never steps (`base.clock.steady`)."""
 
     def __init__(
         self,

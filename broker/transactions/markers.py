@@ -16,10 +16,10 @@ from typing import Final, TypeAlias
 
 import structlog
 
+from base.ids import NodeId
 from broker.transactions.model import TopicPartition
 from broker.wire.error_codes import ErrorCode
 from stream.batch.control import Marker
-from stream.ids import NodeId
 
 log = structlog.get_logger()
 

@@ -11,7 +11,9 @@ from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final, TypeAlias
 
-from broker.ports import Buffer, Node
+from base.buffers import Buffer
+from base.ids import NodeEpoch, NodeId
+from broker.partition.local_broker import LocalBroker
 from broker.transactions.markers import Target
 from broker.transactions.model import TopicPartition
 from broker.transactions.records import group_by_topic
@@ -20,7 +22,6 @@ from broker.wire.error_codes import ErrorCode
 from broker.wire.gen import write_txn_markers
 from controller.metadata.nodes import NodeState
 from stream.batch.control import Marker
-from stream.ids import NodeEpoch, NodeId
 
 ANSWER_BYTES_MAX: Final = 8 * 1024 * 1024
 CONNECT_TIMEOUT_S: Final = 3.0
@@ -50,7 +51,7 @@ class _Peer:
 class MarkerPeers:
     """`broker.transactions.markers.Write` over the brokers of the image."""
 
-    def __init__(self, node: Node, write_locally: WriteLocally) -> None:
+    def __init__(self, node: LocalBroker, write_locally: WriteLocally) -> None:
         self._node = node
         self._write_locally = write_locally
         self._peers: dict[NodeId, _Peer] = {}

@@ -7,14 +7,14 @@ Source: Kafka's RPCProducerIdManager.
 
 import asyncio
 
-from broker.ports import Node
-from controller.rpc.messages import AllocateProducerIds
+from broker.partition.local_broker import LocalBroker
+from controller.api.messages import AllocateProducerIds
 
 
 class ProducerIds:
     """The block of this broker. The controller is asked once for any number of waiting producers."""
 
-    def __init__(self, node: Node) -> None:
+    def __init__(self, node: LocalBroker) -> None:
         self._node = node
         self._next: int = 0
         self._end: int = 0

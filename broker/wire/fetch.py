@@ -20,11 +20,12 @@ from uuid import UUID
 
 from msgspec import Struct
 
+from base.buffers import Buffer
 from broker.wire.errors import UnencodableValue
 from broker.wire.framing import decode_body
 from broker.wire.gen.fetch import FetchRequest, decode_request
 from broker.wire.leader_hint import CurrentLeader, NodeEndpoint, endpoints_section, is_known, leader_field
-from broker.wire.primitives import Buffer, Writer
+from broker.wire.primitives import Writer
 
 _LOG_START_FROM: Final = 5
 _SESSION_FROM: Final = 7

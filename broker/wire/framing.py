@@ -16,9 +16,10 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Final, TypeVar
 
+from base.buffers import Buffer
 from broker.wire.apis import API_VERSIONS, APIS, ApiSpec
 from broker.wire.errors import FrameTooLarge, UnencodableValue, UnsupportedApi
-from broker.wire.primitives import Buffer, Reader, Writer
+from broker.wire.primitives import Reader, Writer
 
 SIZE_BYTES: Final = 4
 MAX_FRAME_BYTES: Final = 100 * 1024 * 1024

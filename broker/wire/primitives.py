@@ -13,12 +13,11 @@ Source: Kafka's protocol guide; KIP-482 (tagged fields); limits as in Kafka's By
 
 import struct
 from collections.abc import Sequence
-from typing import Final, TypeAlias
+from typing import Final
 from uuid import UUID
 
+from base.buffers import Buffer
 from broker.wire.errors import InvalidLength, InvalidText, InvalidVarint, TrailingBytes, Truncated, UnencodableValue
-
-Buffer: TypeAlias = bytes | bytearray | memoryview
 
 MAX_STRING_BYTES: Final = 0x7FFF
 MAX_ELEMENTS_COUNT: Final = 500_000

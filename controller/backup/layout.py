@@ -17,7 +17,7 @@ from itertools import pairwise
 import msgspec
 from crc32c import crc32c
 
-from controller.errors import BackupCorrupt, RecoveryRefused
+from controller.api.errors import BackupCorrupt, RecoveryRefused
 from controller.metadata.records import MetadataOffset
 from controller.raft.messages import Base
 

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from controller.backup.layout import LogObject, LogTail, droppable, needed_objects, pack, splice, unpack
 from controller.metadata.records import MetadataOffset
 from objectstore.ports import DELETE_BATCH_COUNT, ObjectStore
-from stream.keys import backup_key, backup_prefix, parse_backup_key
+from stream.format.keys import backup_key, backup_prefix, parse_backup_key
 
 _READS_MAX = 16
 """Objects fetched at once: a recovery with a thousand of them takes seconds, not minutes."""

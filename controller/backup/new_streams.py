@@ -6,8 +6,8 @@ offset of their creation. Must not wait: the caller does. Source: ADR 0013.
 
 from collections import deque
 
+from base.ids import StreamId
 from controller.metadata.records import MetadataOffset
-from stream.ids import StreamId
 
 _COVERED = MetadataOffset(0)
 

@@ -13,14 +13,20 @@ from contextlib import suppress
 import msgspec
 import structlog
 
+from base.clock import WallClock
+from controller.api.errors import (
+    BackupCorrupt,
+    BackupFenced,
+    BackupGap,
+    LogBehindBackup,
+    QuorumClosed,
+)
 from controller.backup.layout import LogObject
 from controller.backup.log import BackupLog
 from controller.config import ControllerConfig
-from controller.errors import BackupCorrupt, BackupFenced, BackupGap, LogBehindBackup, QuorumClosed
 from controller.metadata.records import ControllerEpoch, MetadataOffset
-from controller.quorum import Quorum
+from controller.raft.replicated_log import Quorum
 from objectstore.errors import ObjectNotFound, ObjectStoreError, PreconditionFailed
-from stream.clock import WallClock
 
 _log = structlog.get_logger()
 _ATTEMPT_S = 30.0

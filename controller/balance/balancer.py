@@ -15,6 +15,10 @@ from typing import Any, Final
 import msgspec
 import structlog
 
+from base.clock import MonotonicClock, WallClock
+from base.ids import Millis, NodeId
+from controller.api import load_messages as lm
+from controller.api import messages as m
 from controller.balance.loads import LoadBook
 from controller.balance.plan import Limits, Plan, Planning
 from controller.balance.slow import SlowBrokers
@@ -24,12 +28,8 @@ from controller.managers.reassign import MOVES_MAX, move_leaders, relieve
 from controller.managers.result import Result
 from controller.metadata.image import MetadataImage
 from controller.metadata.topics import NO_LEADER
-from controller.rpc import load_messages as lm
-from controller.rpc import messages as m
-from controller.runtime import Runtime
-from controller.sessions import Sessions
-from stream.clock import MonotonicClock, WallClock
-from stream.ids import Millis, NodeId
+from controller.writer.runtime import Runtime
+from controller.writer.sessions import Sessions
 from stream.ports import WalIdentity
 
 _log = structlog.get_logger()

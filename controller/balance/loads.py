@@ -10,9 +10,16 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Final
 
+from base.ids import NodeId, StreamEpoch
+from controller.api.load_messages import (
+    PARTITIONS_PER_REPORT_MAX,
+    Load,
+    PartitionLoad,
+    ReportLoad,
+    StoreRequests,
+    Troubles,
+)
 from controller.metadata.topics import PartitionKey
-from controller.rpc.load_messages import PARTITIONS_PER_REPORT_MAX, Load, PartitionLoad, ReportLoad, StoreRequests, Troubles
-from stream.ids import NodeId, StreamEpoch
 
 NO_LOAD: Final = Load(0, 0, 0)
 TRUSTED_MS: Final = 3_000

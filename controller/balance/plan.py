@@ -14,8 +14,8 @@ from enum import IntEnum
 from math import ceil, floor
 from typing import Final, NamedTuple
 
-from controller.rpc.load_messages import BrokerLoad, Load, ProposedMove
-from stream.ids import NodeId
+from base.ids import NodeId
+from controller.api.load_messages import BrokerLoad, Load, ProposedMove
 
 BROKERS_LOOKED_AT: Final = 8
 """Of the fullest, and of the emptiest: 64 pairs at the most for one move."""

@@ -13,7 +13,7 @@ from itertools import islice
 from statistics import median
 from typing import Final
 
-from stream.ids import NodeEpoch, NodeId
+from base.ids import NodeEpoch, NodeId
 
 SLOW_RATIO: Final = 5.0
 SLOW_MIN_MS: Final = 300.0

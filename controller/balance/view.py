@@ -6,12 +6,12 @@ Invariant: what is moving counts for the broker it goes to and is not moved; not
 from collections.abc import Collection, Mapping
 from typing import NamedTuple
 
+from base.ids import Millis, NodeId
 from controller.balance.loads import LoadBook
 from controller.balance.plan import BrokerSlot, PartitionSlot
 from controller.metadata.image import MetadataImage
 from controller.metadata.nodes import NodeState
 from controller.metadata.topics import PartitionKey, PartitionState, is_moving
-from stream.ids import Millis, NodeId
 
 NO_REPORT = "has not reported its load"
 

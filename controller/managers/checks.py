@@ -1,11 +1,11 @@
 """The checks that requests share. Each returns in silence or raises `Refused`. Source: AutoMQ `nodeEpochCheck`, `streamOwnershipCheck`."""
 
+from base.ids import StreamEpoch, StreamId
+from controller.api.messages import Status
 from controller.managers.result import Refused
 from controller.metadata.image import MetadataImage
 from controller.metadata.nodes import NodeState
 from controller.metadata.streams import StreamState
-from controller.rpc.messages import Status
-from stream.ids import StreamEpoch, StreamId
 from stream.ports import WalIdentity
 
 

@@ -9,6 +9,20 @@ Source: AutoMQ `StreamControlManager#commitStreamSetObject`, adapted to WAL obje
 
 from collections.abc import Collection
 
+from base.ids import (
+    Millis,
+    NodeId,
+    ObjectId,
+    StreamId,
+    WalSequence,
+)
+from controller.api.messages import (
+    CloseItem,
+    Commit,
+    CommitObject,
+    ReplacedItem,
+    Status,
+)
 from controller.managers.checks import check_count, check_epoch, check_node, check_owner
 from controller.managers.elections import Elector
 from controller.managers.log_changes import RANGES_MAX, LogChanges, check_objects, prepared
@@ -17,8 +31,6 @@ from controller.managers.result import Refused, Result
 from controller.metadata.image import MetadataImage
 from controller.metadata.records import RangeEntry, Record, StreamClosed, WalRecord
 from controller.metadata.topics import PartitionKey, in_order, is_moving
-from controller.rpc.messages import CloseItem, Commit, CommitObject, ReplacedItem, Status
-from stream.ids import Millis, NodeId, ObjectId, StreamId, WalSequence
 from stream.ports import WalIdentity
 
 CLOSES_MAX = 2_000

@@ -4,13 +4,19 @@ Invariant: only values that `topic_configs` accepts get into the image. All chan
 Source: KRaft `ConfigurationControlManager`.
 """
 
+from controller.api.messages import (
+    AlterConfigs,
+    ConfigChange,
+    ItemResult,
+    ItemResults,
+    Status,
+)
 from controller.managers.result import Refused, Result
 from controller.metadata import topic_configs
 from controller.metadata.configs import TOPIC_RESOURCE
 from controller.metadata.image import MetadataImage
 from controller.metadata.internal_topics import INTERNAL_TOPICS, config_problem
 from controller.metadata.records import ConfigRecord, Record
-from controller.rpc.messages import AlterConfigs, ConfigChange, ItemResult, ItemResults, Status
 
 CHANGES_MAX = 10_000
 

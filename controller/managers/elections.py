@@ -10,10 +10,15 @@ from collections.abc import Collection
 
 import msgspec
 
+from base.ids import (
+    Millis,
+    NodeEpoch,
+    NodeId,
+    StreamEpoch,
+)
 from controller.metadata.image import MetadataImage
 from controller.metadata.records import PartitionRecord, Record
 from controller.metadata.topics import NO_LEADER, in_order
-from stream.ids import Millis, NodeEpoch, NodeId, StreamEpoch
 from stream.ports import WalIdentity
 
 ELECTIONS_PER_TRANSACTION_MAX = 2_000

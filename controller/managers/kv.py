@@ -1,9 +1,15 @@
 """The cluster's small key/value store. For a few facts of the cluster's own, not for data. Source: AutoMQ `KVControlManager`."""
 
+from controller.api.messages import (
+    DeleteKeyValue,
+    GetKeyValue,
+    KeyValue,
+    PutKeyValue,
+    Status,
+)
 from controller.managers.result import Result
 from controller.metadata.image import MetadataImage
 from controller.metadata.records import KeyValueRecord
-from controller.rpc.messages import DeleteKeyValue, GetKeyValue, KeyValue, PutKeyValue, Status
 
 KEY_CHARS_MAX = 512
 VALUE_BYTES_MAX = 65_536

@@ -8,15 +8,21 @@ from collections.abc import Sequence
 
 import msgspec
 
+from base.ids import (
+    Millis,
+    ObjectId,
+    Offset,
+    StreamId,
+    WalSequence,
+)
+from controller.api.messages import CommitObject, Status
 from controller.managers.checks import check_count
 from controller.managers.result import Refused
 from controller.metadata.image import MetadataImage
 from controller.metadata.objects import ObjectPhase, ObjectState
 from controller.metadata.records import ObjectCommitted, RangeEntry, Record
 from controller.metadata.streams import StreamState
-from controller.rpc.messages import CommitObject, Status
-from stream.ids import Millis, ObjectId, Offset, StreamId, WalSequence
-from stream.keys import parse_wal_key
+from stream.format.keys import parse_wal_key
 from stream.ports import ObjectRole, WalIdentity
 
 KEY_CHARS_MAX = 1_024

@@ -9,6 +9,14 @@ from heapq import nsmallest
 
 import msgspec
 
+from base.ids import Millis, NodeId, WalSequence
+from controller.api.messages import (
+    BrokerRegistered,
+    Progress,
+    RegisterBroker,
+    Status,
+    UnregisterBroker,
+)
 from controller.managers.checks import check_node
 from controller.managers.elections import ELECTIONS_PER_TRANSACTION_MAX, Elector
 from controller.managers.result import Refused, Result
@@ -16,8 +24,6 @@ from controller.metadata.image import MetadataImage
 from controller.metadata.nodes import NodeState
 from controller.metadata.records import NodeRecord, NodeRemoved, Record, WalEnded, WalRecord
 from controller.metadata.topics import in_order
-from controller.rpc.messages import BrokerRegistered, Progress, RegisterBroker, Status, UnregisterBroker
-from stream.ids import Millis, NodeId, WalSequence
 from stream.ports import WalIdentity
 
 BROKERS_MAX = 1_000

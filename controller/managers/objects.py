@@ -1,22 +1,27 @@
 """The life of objects outside of commits: prepared, expired, destroyed, removed.
 
 Invariant: an object is destroyed only when no range refers to it, and a WAL object committed in place also only when no recovery can need
-its slot (below the WAL's committed slot, or the WAL ended). Ages are
-measured by the caller (`controller.timeline`), never by wall clocks. This is the one place where objects are destroyed: requests only drop
-references, and a tick comes behind, bounded. Source: AutoMQ `S3ObjectControlManager`.
+its slot (below the WAL's committed slot, or the WAL ended). Ages are measured by the caller (`controller.writer.timeline`), never by wall
+clocks. This is the one place where objects are destroyed: requests only drop references, and a tick comes behind, bounded. Source: AutoMQ
+`S3ObjectControlManager`.
 """
 
 from collections.abc import Callable, Iterable
 from itertools import islice
 
+from base.ids import Millis, ObjectId
+from controller.api.messages import (
+    ObjectsPrepared,
+    PreparedItem,
+    PrepareObjects,
+    Status,
+)
 from controller.managers.checks import check_node
 from controller.managers.result import Refused, Result
 from controller.metadata.image import MetadataImage
 from controller.metadata.objects import ObjectPhase, ObjectState
 from controller.metadata.records import MetadataOffset, ObjectDestroyed, ObjectPrepared, ObjectRemoved, Record
-from controller.rpc.messages import ObjectsPrepared, PreparedItem, PrepareObjects, Status
-from stream.ids import Millis, ObjectId
-from stream.keys import data_key
+from stream.format.keys import data_key
 from stream.ports import WalIdentity
 
 PREPARES_MAX = 1_000

@@ -8,10 +8,10 @@ Source: Kafka `StripedReplicaPlacer`, without racks.
 
 from collections.abc import Collection, Sequence
 
+from base.ids import NodeId
+from controller.api.messages import Status
 from controller.managers.result import Refused
 from controller.metadata.image import MetadataImage
-from controller.rpc.messages import Status
-from stream.ids import NodeId
 
 REPLICATION_FACTOR_MAX = 15
 REPLICATION_FACTOR_DEFAULT = 3

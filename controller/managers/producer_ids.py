@@ -3,11 +3,11 @@
 Source: KRaft `ProducerIdControlManager`.
 """
 
+from controller.api.messages import AllocateProducerIds, ProducerIdBlock
 from controller.managers.checks import check_node
 from controller.managers.result import Refused, Result
 from controller.metadata.image import MetadataImage
 from controller.metadata.records import ProducerIdsAllocated
-from controller.rpc.messages import AllocateProducerIds, ProducerIdBlock
 from stream.ports import WalIdentity
 
 BLOCK_IDS = 1_000

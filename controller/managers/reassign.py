@@ -3,8 +3,8 @@
 Invariants: a partition that moves has no leader until its streams are closed, and the transaction that closes the last of them elects
 (`commits`, or `recovery` for a source that died), so there is no moment at which two could write and no request that can get lost in
 between. Every move has a timeout; `sources_of` names who has to be fenced when it passes, which the active controller measures from when it
-first saw the move (`controller.ticks`). A further move of a partition that is moving changes only where it goes: source and beginning stay.
-Source: AutoMQ `ReplicationControlManager#changePartitionReassignmentV2`; `docs/adr/0011-reassignment.md`.
+first saw the move (`controller.leader.ticks`). A further move of a partition that is moving changes only where it goes: source and
+beginning stay. Source: AutoMQ `ReplicationControlManager#changePartitionReassignmentV2`; `docs/adr/0011-reassignment.md`.
 """
 
 from collections import Counter
@@ -14,15 +14,9 @@ from typing import NamedTuple, Protocol, TypeVar
 
 import msgspec
 
-from controller.managers.checks import check_count, check_node
-from controller.managers.elections import ELECTIONS_PER_TRANSACTION_MAX, Elector, has_open_stream
-from controller.managers.placement import REPLICATION_FACTOR_MAX
-from controller.managers.result import Refused, Result
-from controller.metadata.image import MetadataImage
-from controller.metadata.records import Move, PartitionRecord, Record
-from controller.metadata.topics import NO_LEADER, PartitionKey, in_order, is_reassigning
-from controller.rpc.load_messages import LeaderMove, MoveLeaders
-from controller.rpc.messages import (
+from base.ids import Millis, NodeId
+from controller.api.load_messages import LeaderMove, MoveLeaders
+from controller.api.messages import (
     AlterReassignments,
     DrainBroker,
     ElectPreferred,
@@ -33,7 +27,13 @@ from controller.rpc.messages import (
     Progress,
     Status,
 )
-from stream.ids import Millis, NodeId
+from controller.managers.checks import check_count, check_node
+from controller.managers.elections import ELECTIONS_PER_TRANSACTION_MAX, Elector, has_open_stream
+from controller.managers.placement import REPLICATION_FACTOR_MAX
+from controller.managers.result import Refused, Result
+from controller.metadata.image import MetadataImage
+from controller.metadata.records import Move, PartitionRecord, Record
+from controller.metadata.topics import NO_LEADER, PartitionKey, in_order, is_reassigning
 from stream.ports import WalIdentity
 
 MOVES_MAX = ELECTIONS_PER_TRANSACTION_MAX

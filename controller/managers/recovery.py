@@ -11,6 +11,13 @@ from collections import Counter
 from collections.abc import Collection
 from heapq import nsmallest
 
+from base.ids import Millis, NodeId
+from controller.api.messages import (
+    CommitObject,
+    CommitRecovered,
+    Progress,
+    Status,
+)
 from controller.managers.checks import check_node
 from controller.managers.elections import ELECTIONS_PER_TRANSACTION_MAX, Elector
 from controller.managers.log_changes import LogChanges, check_objects, clipped
@@ -20,8 +27,6 @@ from controller.metadata.nodes import WalState
 from controller.metadata.records import RangeEntry, Record, StreamClosed, WalEnded, WalRecord
 from controller.metadata.streams import StreamState
 from controller.metadata.topics import PartitionKey, PartitionState, in_order, is_moving, leader_of
-from controller.rpc.messages import CommitObject, CommitRecovered, Progress, Status
-from stream.ids import Millis, NodeId
 from stream.ports import WalIdentity
 
 

@@ -8,11 +8,11 @@ above the stream's start, because trimming may have passed the sources meanwhile
 from collections.abc import Iterable, Sequence
 from typing import NamedTuple
 
+from base.ids import ObjectId, Offset
+from controller.api.messages import ReplacedItem, Status
 from controller.managers.result import Refused
 from controller.metadata.records import RangeEntry, RangesReplaced
 from controller.metadata.streams import StreamState
-from controller.rpc.messages import ReplacedItem, Status
-from stream.ids import ObjectId, Offset
 
 
 class NewRange(NamedTuple):

@@ -7,8 +7,8 @@ The records of one result are one transaction: all are applied or none.
 from dataclasses import dataclass, field
 from typing import Generic, Never, TypeVar
 
+from controller.api.messages import Status
 from controller.metadata.records import Record
-from controller.rpc.messages import Status
 
 T_co = TypeVar("T_co", covariant=True)
 

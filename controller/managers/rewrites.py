@@ -9,6 +9,22 @@ here. Source: ADR 0023; Iceberg's `RewriteFiles`.
 
 from collections.abc import Sequence
 
+from base.ids import Millis, ObjectId
+from controller.api.messages import (
+    ItemResult,
+    ItemResults,
+    ObjectsPrepared,
+    ReplacedItem,
+    Status,
+)
+from controller.api.rewrite_messages import (
+    ITEMS_MAX,
+    SOURCES_MAX,
+    CommitRewrite,
+    PrepareRewrite,
+    RewriteItem,
+    RewriteSource,
+)
 from controller.managers.checks import check_count, check_stream
 from controller.managers.log_changes import LogChanges, check_objects, prepared
 from controller.managers.objects import PREPARED_TTL_MS, prepared_items
@@ -17,10 +33,7 @@ from controller.managers.result import Refused, Result
 from controller.metadata.image import MetadataImage
 from controller.metadata.records import Record
 from controller.metadata.streams import StreamState
-from controller.rpc.messages import ItemResult, ItemResults, ObjectsPrepared, ReplacedItem, Status
-from controller.rpc.rewrite_messages import ITEMS_MAX, SOURCES_MAX, CommitRewrite, PrepareRewrite, RewriteItem, RewriteSource
-from stream.ids import Millis, ObjectId
-from stream.keys import parse_data_key
+from stream.format.keys import parse_data_key
 from stream.ports import ObjectRole
 
 TTL_MS_MIN = 1_000

@@ -4,14 +4,21 @@ Invariant: a stream is open by at most one incarnation, and only by the leader o
 Source: AutoMQ `StreamControlManager#openStream`, `#trimStream`, without its historical WAL responsibilities.
 """
 
+from base.ids import StreamId
+from controller.api.messages import (
+    OpenedStreamItem,
+    OpenStreamItem,
+    OpenStreams,
+    Status,
+    StreamsOpened,
+    TrimStream,
+)
 from controller.managers.checks import check_count, check_epoch, check_node, check_owner, check_stream
 from controller.managers.result import Refused, Result
 from controller.metadata.image import MetadataImage
 from controller.metadata.records import Record, StreamOpened, StreamTrimmed
 from controller.metadata.streams import StreamState
 from controller.metadata.topics import PartitionKey, leader_of
-from controller.rpc.messages import OpenedStreamItem, OpenStreamItem, OpenStreams, Status, StreamsOpened, TrimStream
-from stream.ids import StreamId
 from stream.ports import WalIdentity
 
 OPENS_MAX = 2_000

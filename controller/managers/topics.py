@@ -11,6 +11,19 @@ from collections.abc import Callable, Collection
 from dataclasses import dataclass
 from uuid import UUID
 
+from base.ids import NodeId, StreamEpoch, StreamId
+from controller.api.messages import (
+    CreatedTopic,
+    CreatePartitions,
+    CreateTopics,
+    DeleteTopics,
+    ItemResult,
+    ItemResults,
+    NewPartitions,
+    NewTopic,
+    Status,
+    TopicsCreated,
+)
 from controller.managers.elections import Elector
 from controller.managers.placement import REPLICATION_FACTOR_MAX, Placement
 from controller.managers.result import Refused, Result
@@ -28,19 +41,6 @@ from controller.metadata.records import (
     TopicRemoved,
 )
 from controller.metadata.topics import TopicState
-from controller.rpc.messages import (
-    CreatedTopic,
-    CreatePartitions,
-    CreateTopics,
-    DeleteTopics,
-    ItemResult,
-    ItemResults,
-    NewPartitions,
-    NewTopic,
-    Status,
-    TopicsCreated,
-)
-from stream.ids import NodeId, StreamEpoch, StreamId
 
 PARTITIONS_PER_REQUEST_MAX = 10_000
 PARTITIONS_PER_TOPIC_MAX = 10_000

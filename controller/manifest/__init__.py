@@ -1,1 +1,1 @@
-"""Publishing of the public manifest by the active controller. What it says and its bytes are `stream.manifest`'s."""
+"""Publishing of the public manifest by the active controller. What it says and its bytes are `lake.manifest`'s."""

@@ -9,6 +9,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field
 from uuid import UUID
 
+from base.ids import Offset, StreamId
 from controller.metadata.records import (
     ObjectCommitted,
     PartitionRecord,
@@ -23,7 +24,6 @@ from controller.metadata.records import (
     WalRecord,
 )
 from controller.metadata.topics import PartitionKey
-from stream.ids import Offset, StreamId
 
 
 @dataclass(slots=True)

@@ -14,14 +14,14 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from uuid import UUID
 
+from base.ids import Offset
 from controller.manifest.changes import ManifestChanges
 from controller.metadata.image import MetadataImage
 from controller.metadata.objects import ObjectsImage
 from controller.metadata.streams import LogEntry, StreamState
 from controller.metadata.topics import PartitionKey, PartitionState
-from stream.ids import Offset
-from stream.manifest.codec import Draft, encode_entries, encode_shard
-from stream.manifest.model import (
+from stream.format.manifest.codec import Draft, encode_entries, encode_shard
+from stream.format.manifest.model import (
     INLINE_ENTRIES_MAX,
     PAGE_ENTRIES_MAX,
     PARTITIONS_PER_SHARD,

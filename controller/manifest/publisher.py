@@ -16,21 +16,21 @@ from dataclasses import dataclass
 
 import structlog
 
+from base.clock import MonotonicClock, WallClock
+from base.ids import Millis
 from controller.config import ControllerConfig
 from controller.manifest.changes import ManifestChanges
 from controller.manifest.ledger import Ledger
 from controller.metadata.image import MetadataImage
 from controller.metadata.records import MetadataOffset, Record
-from controller.runtime import Runtime
+from controller.writer.runtime import Runtime
 from objectstore.errors import ObjectNotFound, ObjectStoreError, PreconditionFailed
 from objectstore.ports import DELETE_BATCH_COUNT, ObjectStore
-from stream.clock import MonotonicClock, WallClock
 from stream.errors import ObjectCorrupt
-from stream.ids import Millis
-from stream.keys import manifest_key, manifest_prefix, parse_manifest_key
-from stream.manifest import codec
-from stream.manifest.codec import Draft
-from stream.manifest.model import LiveWal, ManifestRoot
+from stream.format.keys import manifest_key, manifest_prefix, parse_manifest_key
+from stream.format.manifest import codec
+from stream.format.manifest.codec import Draft
+from stream.format.manifest.model import LiveWal, ManifestRoot
 
 _log = structlog.get_logger()
 

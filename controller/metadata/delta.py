@@ -7,6 +7,12 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field
 from uuid import UUID
 
+from base.ids import (
+    NodeEpoch,
+    NodeId,
+    ObjectId,
+    StreamId,
+)
 from controller.metadata.records import (
     ConfigRecord,
     KeyValueRecord,
@@ -30,7 +36,6 @@ from controller.metadata.records import (
     WalRecord,
 )
 from controller.metadata.topics import PartitionKey
-from stream.ids import NodeEpoch, NodeId, ObjectId, StreamId
 from stream.ports import WalIdentity
 
 

@@ -8,6 +8,12 @@ Must not decide anything: a record is a fact that a manager validated. Source: K
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 
+from base.ids import (
+    NodeEpoch,
+    ObjectId,
+    Offset,
+    StreamId,
+)
 from controller.metadata import invariants
 from controller.metadata.configs import ConfigsImage
 from controller.metadata.errors import broken
@@ -42,7 +48,6 @@ from controller.metadata.records import (
 )
 from controller.metadata.streams import StreamsImage
 from controller.metadata.topics import TopicsImage
-from stream.ids import NodeEpoch, ObjectId, Offset, StreamId
 from stream.ports import ObjectRange, ObjectRole, StreamRange
 
 _FIRST_OFFSET = MetadataOffset(0)

@@ -2,12 +2,12 @@
 
 from collections import Counter
 
+from base.ids import NodeEpoch, ObjectId, StreamId
 from controller.metadata.errors import broken
 from controller.metadata.nodes import NodesImage
 from controller.metadata.objects import ObjectPhase, ObjectsImage
 from controller.metadata.streams import StreamsImage, StreamState
 from controller.metadata.topics import NO_LEADER, PartitionKey, PartitionState, TopicsImage, leader_of
-from stream.ids import NodeEpoch, ObjectId, StreamId
 from stream.ports import ObjectRole
 
 

@@ -8,9 +8,9 @@ Only `MetadataImage.apply` changes it. Source: KRaft `ClusterImage`, AutoMQ `Nod
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 
+from base.ids import NodeId, WalSequence
 from controller.metadata.errors import broken
 from controller.metadata.records import NodeRecord, NodeRemoved, WalEnded, WalRecord
-from stream.ids import NodeId, WalSequence
 from stream.ports import WalIdentity
 
 NodeState = NodeRecord

@@ -11,9 +11,15 @@ from enum import IntEnum
 
 import msgspec
 
+from base.ids import (
+    Millis,
+    NodeEpoch,
+    NodeId,
+    ObjectId,
+    WalSequence,
+)
 from controller.metadata.errors import broken
 from controller.metadata.records import MetadataOffset, ObjectCommitted, ObjectDestroyed, ObjectPrepared, ObjectRemoved
-from stream.ids import Millis, NodeEpoch, NodeId, ObjectId, WalSequence
 from stream.ports import ObjectRole, WalIdentity
 
 _NO_SLOT = WalSequence(-1)

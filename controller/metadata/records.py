@@ -10,7 +10,16 @@ from uuid import UUID
 
 import msgspec
 
-from stream.ids import Millis, NodeEpoch, NodeId, ObjectId, Offset, StreamEpoch, StreamId, WalSequence
+from base.ids import (
+    Millis,
+    NodeEpoch,
+    NodeId,
+    ObjectId,
+    Offset,
+    StreamEpoch,
+    StreamId,
+    WalSequence,
+)
 
 MetadataOffset = NewType("MetadataOffset", int)
 """Position in the metadata log; one per record, from 0."""
@@ -69,7 +78,7 @@ class PartitionRecord(_Record, tag="partition", frozen=True, gc=False):
     meta_stream_id: StreamId
     data_stream_id: StreamId
     txn_stream_id: StreamId
-    """What became of transactions, at the offsets of the data stream (`stream.transaction_log`). Empty until the first one."""
+    """What became of transactions, at the offsets of the data stream (`stream.format.transaction_log`). Empty until the first one."""
     target_replicas: tuple[NodeId, ...] | None = None
     """Set while the leader is being changed: the candidates afterwards. Nobody leads then, until the source has closed the streams."""
     move: Move | None = None

@@ -11,6 +11,7 @@ from copy import copy
 from dataclasses import dataclass
 from itertools import islice
 
+from base.ids import Millis, ObjectId
 from controller.metadata.image import MetadataImage
 from controller.metadata.nodes import WalState
 from controller.metadata.objects import ObjectPhase, ObjectState
@@ -36,7 +37,6 @@ from controller.metadata.records import (
     WalRecord,
 )
 from controller.metadata.streams import StreamState
-from stream.ids import Millis, ObjectId
 
 RANGES_PER_RECORD_MAX = 1_000
 

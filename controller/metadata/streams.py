@@ -13,9 +13,17 @@ from uuid import UUID
 
 import msgspec
 
+from base.ids import (
+    Millis,
+    NodeEpoch,
+    NodeId,
+    ObjectId,
+    Offset,
+    StreamEpoch,
+    StreamId,
+)
 from controller.metadata.errors import broken
 from controller.metadata.records import RangeEntry, StreamClosed, StreamCreated, StreamOpened
-from stream.ids import Millis, NodeEpoch, NodeId, ObjectId, Offset, StreamEpoch, StreamId
 from stream.ports import WalIdentity
 
 

@@ -9,9 +9,9 @@ from dataclasses import dataclass, field
 from typing import NamedTuple
 from uuid import UUID
 
+from base.ids import NodeEpoch, NodeId
 from controller.metadata.errors import broken
 from controller.metadata.records import PartitionRecord, TopicRecord, TopicRemoved
-from stream.ids import NodeEpoch, NodeId
 from stream.ports import WalIdentity
 
 NO_LEADER = WalIdentity(NodeId(-1), NodeEpoch(-1))

@@ -13,7 +13,7 @@ Must not do I/O nor look at a clock. Source: Raft sections 5 to 7; Ongaro's thes
 from enum import Enum
 from random import Random
 
-from controller.raft import membership, quorum
+from controller.raft import majority, membership
 from controller.raft.core_config import CoreConfig
 from controller.raft.log import RaftLog
 from controller.raft.messages import (
@@ -314,12 +314,12 @@ class RaftCore:
             self._count_votes()
 
     def _count_votes(self) -> None:
-        result = quorum.tally(self.log.members.voters, self._votes)
-        if result is quorum.Tally.LOST:
+        result = majority.tally(self.log.members.voters, self._votes)
+        if result is majority.Tally.LOST:
             self._follow(self.term, None)
-        elif result is quorum.Tally.WON and self.role is Role.PRE_CANDIDATE:
+        elif result is majority.Tally.WON and self.role is Role.PRE_CANDIDATE:
             self._elect(transfer=False)
-        elif result is quorum.Tally.WON:
+        elif result is majority.Tally.WON:
             self._lead()
 
     def _lead(self) -> None:
@@ -572,7 +572,7 @@ class RaftCore:
         return self._reached({member: progress.heard_ms for member, progress in self._progress.items()}, self._now_ms)
 
     def _reached(self, values: dict[int, int], own: int) -> int:
-        return quorum.reached(self.log.members.voters, values | {self.id: own})
+        return majority.reached(self.log.members.voters, values | {self.id: own})
 
     # --- waiting for the disk --------------------------------------------------------------------------------------------------------
 

@@ -13,13 +13,13 @@ from concurrent.futures import Executor
 from random import Random
 from typing import Protocol, TypeVar
 
-from controller.errors import QuorumClosed
-from controller.journal import Journal, Recovered
+from base.histogram import LatencyHistogram
+from controller.api.errors import QuorumClosed
 from controller.raft.core import RaftCore
 from controller.raft.core_config import CoreConfig
+from controller.raft.journal import Journal, Recovered
 from controller.raft.log import RaftLog
 from controller.raft.messages import Base, Message, Write
-from objectstore.histogram import LatencyHistogram
 
 _T = TypeVar("_T")
 

@@ -15,9 +15,16 @@ from typing import NamedTuple, Protocol, cast
 import msgspec
 import structlog
 
+from controller.api.transport import (
+    END_OF_STREAM,
+    Channel,
+    RpcFailed,
+    StatusCode,
+    StreamCall,
+    StreamContext,
+)
 from controller.raft.membership import is_impostor, is_meant
 from controller.raft.messages import Endpoint, Members, Message, Start
-from controller.rpc.transport import END_OF_STREAM, Channel, RpcFailed, StatusCode, StreamCall, StreamContext
 
 _log = structlog.get_logger()
 

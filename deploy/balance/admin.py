@@ -7,11 +7,17 @@ import asyncio
 from collections.abc import Awaitable, Callable, Sequence
 from typing import TYPE_CHECKING, Final, TypeVar
 
-from controller.rpc.load_messages import LeaderMove, MoveLeaders, MovesProposed, ProposedMove, ProposeMoves
+from controller.api.load_messages import (
+    LeaderMove,
+    MoveLeaders,
+    MovesProposed,
+    ProposedMove,
+    ProposeMoves,
+)
 from deploy.errors import DeployError, NoController
 
 if TYPE_CHECKING:
-    from controller.rpc.client import ControllerClient
+    from controller.api.client import ControllerClient
 
 _TIMEOUT_S: Final = 10.0
 _T = TypeVar("_T")
@@ -35,8 +41,8 @@ def _ask(controller: str, call: "Callable[[ControllerClient], Awaitable[_T]]") -
 
 
 async def _call(controller: str, call: "Callable[[ControllerClient], Awaitable[_T]]") -> _T:
-    from controller.errors import RequestRefused
-    from controller.rpc.client import ControllerClient
+    from controller.api.client import ControllerClient
+    from controller.api.errors import RequestRefused
 
     client = ControllerClient(controller.split(","))
     try:

@@ -12,9 +12,9 @@ from urllib.parse import urlsplit
 import msgspec
 
 from controller.metadata.image import MetadataImage
-from deploy.cluster.moto_store import COUNTS_PATH
-from deploy.cluster.state import ClusterState
-from deploy.metadata import look
+from deploy.clients.metadata import look
+from deploy.clients.state_file import ClusterState
+from deploy.local.moto_store import COUNTS_PATH
 from stream.ports import ObjectRole
 
 _NAMES: Final = {

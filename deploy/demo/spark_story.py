@@ -11,13 +11,13 @@ from typing import Final
 from rich.console import Console
 from rich.table import Table
 
-from deploy.cluster.handle import LocalCluster
+from deploy.clients.kafka import Kafka
 from deploy.demo import spark_job
 from deploy.demo.delays import Delay, delays_in, difference
 from deploy.demo.flights import read_flights
 from deploy.demo.story import PARTITIONS, TOPIC, Demo, airlines
 from deploy.errors import DeployError
-from deploy.kafka import Kafka
+from deploy.local.handle import LocalCluster
 
 STOP_TIMEOUT_S: Final = 10.0
 

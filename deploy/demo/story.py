@@ -16,13 +16,13 @@ from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TaskID, TextColumn, TimeElapsedColumn
 from rich.table import Table
 
-from deploy.cluster import moto_store
-from deploy.cluster.handle import LocalCluster
+from deploy.clients.kafka import Kafka
 from deploy.demo import bucket, clients
 from deploy.demo.flights import RECORDS, find_file, read_flights
 from deploy.demo.tally import Tally
 from deploy.errors import DeployError
-from deploy.kafka import Kafka
+from deploy.local import moto_store
+from deploy.local.handle import LocalCluster
 from deploy.output import size
 
 TOPIC: Final = "flights"

@@ -9,15 +9,15 @@ from typing import Final
 
 from broker.wire import apis
 from broker.wire.gen import describe_cluster, describe_configs
-from controller.errors import ControllerError, RequestRefused
+from controller.api.client import ControllerClient
+from controller.api.errors import ControllerError, RequestRefused
+from controller.api.load_messages import ProposeMoves, Troubles
+from controller.api.messages import QuorumStatus
 from controller.metadata.configs import BROKER_RESOURCE
-from controller.rpc.client import ControllerClient
-from controller.rpc.load_messages import ProposeMoves, Troubles
-from controller.rpc.messages import QuorumStatus
+from deploy.clients.wire import WireClient
 from deploy.doctor.facts import ClockSpan, ClusterSeen, ControllerFacts, ListenerFacts, QuorumFacts
 from deploy.doctor.store_facts import HERE, wall_ms
 from deploy.errors import KafkaFailed
-from deploy.wire import WireClient
 
 CONTROLLER_S: Final = 3.0
 LEADER_S: Final = 5.0

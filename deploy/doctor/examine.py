@@ -12,8 +12,8 @@ from dataclasses import dataclass, field
 from typing import Final, TypeVar
 from uuid import uuid4
 
-from controller.errors import ControllerError
-from controller.rpc.load_messages import Troubles
+from controller.api.errors import ControllerError
+from controller.api.load_messages import Troubles
 from deploy.doctor import findings as f
 from deploy.doctor import judge
 from deploy.doctor.cluster_facts import ask_controllers, ask_listeners
@@ -26,13 +26,13 @@ from deploy.doctor.report import Report, report
 from deploy.doctor.seen import lasting, published, published_by, seen
 from deploy.doctor.store_facts import ask_backup, ask_store, broker_clocks, manifest_facts, newest_manifest, wall_ms
 from deploy.doctor.troubles import failing, unreadable
+from deploy.doctor.wal_survey import WalSurvey, still_lost, survey_wals
 from deploy.output import size
-from deploy.wal_survey import WalSurvey, still_lost, survey_wals
 from objectstore.errors import ObjectStoreError
 from objectstore.ports import ObjectStore
 from objectstore.url import open_store, redact_url
 from stream.errors import StreamError
-from stream.manifest.model import ManifestRoot
+from stream.format.manifest.model import ManifestRoot
 
 STEP_S: Final = 60.0
 """For a step that asks several questions; each has a deadline of its own."""

@@ -7,8 +7,8 @@ why stands beside it: never a made-up value.
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-from controller.rpc.load_messages import Troubles
-from controller.rpc.messages import ControllerStatus, QuorumStatus
+from controller.api.load_messages import Troubles
+from controller.api.messages import ControllerStatus, QuorumStatus
 from stream.ports import WalIdentity
 
 

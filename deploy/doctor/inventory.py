@@ -8,7 +8,7 @@ bucket.
 - Orphan: unknown when it was listed and when the listing had ended, and older than the grace. Ids are never given twice, so what was
   unknown twice, and is that old, will not become known. Of WALs only slots below the end of one that has ended are orphans; its fence,
   what lies behind it, and WALs that the metadata do not know are nobody's to delete.
-Must not do I/O. Source: ADR 0013, 0030; `controller.janitor`, whose rules for WALs these are.
+Must not do I/O. Source: ADR 0013, 0030; `controller.leader.janitor`, whose rules for WALs these are.
 """
 
 from collections.abc import Callable, Iterable
@@ -16,12 +16,11 @@ from dataclasses import dataclass, field
 from typing import Final, NamedTuple
 from uuid import UUID
 
+from base.ids import ObjectId
 from controller.metadata.image import MetadataImage
 from controller.metadata.objects import ObjectPhase
 from objectstore.ports import ObjectInfo
-from stream.format.layout import HEADER_BYTES
-from stream.ids import ObjectId
-from stream.keys import (
+from stream.format.keys import (
     DATA_ROOT,
     LEASE_ROOT,
     MANIFEST_ROOT,
@@ -38,6 +37,7 @@ from stream.keys import (
     parse_snapshot_key,
     parse_wal_key,
 )
+from stream.format.layout import HEADER_BYTES
 from stream.ports import WalIdentity
 
 PROBE_ROOT: Final = "probe/"

@@ -24,9 +24,9 @@ from deploy.doctor.facts import (
 )
 from deploy.doctor.findings import CheckResult, Finding, listed, result, unchecked
 from deploy.doctor.inventory import Backlog, Damaged, LostRange, Suspect
+from deploy.doctor.wal_survey import WalSurvey
 from deploy.output import size
-from deploy.wal_survey import WalSurvey
-from stream.manifest.leases import LEASES_MAX
+from stream.format.manifest.lease import LEASES_MAX
 from stream.ports import WalIdentity
 
 FINDINGS_OF_A_KIND_MAX: Final = 100

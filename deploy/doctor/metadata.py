@@ -7,13 +7,13 @@ known to anybody then. A backup is as new as the store has it; whatever it refer
 import asyncio
 from typing import Final, Protocol
 
+from controller.api.client import ControllerClient
+from controller.api.follower import MetadataFollower
 from controller.backup.log import BackupLog
+from controller.backup.snapshots import SnapshotStore
 from controller.metadata.codec import decode_record
 from controller.metadata.image import MetadataImage
 from controller.metadata.records import MetadataOffset
-from controller.rpc.client import ControllerClient
-from controller.rpc.follower import MetadataFollower
-from controller.snapshots import SnapshotStore
 from objectstore.ports import ObjectStore
 
 START_S: Final = 10.0

@@ -9,7 +9,7 @@ from controller.metadata.image import MetadataImage
 from controller.metadata.nodes import NodeState
 from controller.metadata.topics import is_moving, leader_of
 from deploy.doctor.facts import BrokerFacts, ClusterSeen, MoveFacts, WalFacts
-from stream.manifest.model import ManifestRoot
+from stream.format.manifest.model import ManifestRoot
 
 FIRST_LISTENER = "first"
 """The name of a broker's first listener, which brokers use among themselves, is not in the metadata."""

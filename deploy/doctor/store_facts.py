@@ -9,23 +9,28 @@ import time
 from collections.abc import Awaitable, Mapping
 from typing import Final
 
+from controller.api.errors import BackupCorrupt
 from controller.backup.layout import needed_objects
 from controller.backup.log import BackupLog
-from controller.errors import BackupCorrupt
-from controller.recover.recovery import cluster_ids
-from controller.snapshots import SnapshotStore
+from controller.backup.snapshots import SnapshotStore
+from controller.disaster_recovery.recovery import cluster_ids
 from deploy.doctor.facts import BackupFacts, ClockSpan, ManifestFacts, StoreFacts
 from deploy.doctor.inventory import PROBE_ROOT, Backlog
+from lake.manifest.sections import load_root
 from objectstore.errors import ConditionalWritesIgnored, ObjectNotFound, ObjectStoreError
 from objectstore.ports import ObjectStore
 from objectstore.probe import probe_conditional_writes
 from stream.errors import ObjectCorrupt
+from stream.format.decoder import parse_header
+from stream.format.keys import (
+    lease_prefix,
+    manifest_prefix,
+    parse_lease_key,
+    parse_manifest_key,
+)
 from stream.format.layout import HEADER_BYTES
-from stream.format.reader import parse_header
-from stream.keys import lease_prefix, manifest_prefix, parse_lease_key, parse_manifest_key
-from stream.manifest.leases import LEASES_MAX
-from stream.manifest.model import ManifestRoot
-from stream.manifest.sections import load_root
+from stream.format.manifest.lease import LEASES_MAX
+from stream.format.manifest.model import ManifestRoot
 from stream.ports import WalIdentity
 
 STEP_S: Final = 20.0

@@ -5,9 +5,9 @@ Invariant: pure; what the metadata do not confirm any more (another leader, an o
 
 from collections.abc import Mapping
 
+from controller.api.load_messages import DamagedObject, Troubles
 from controller.metadata.image import MetadataImage
 from controller.metadata.topics import PartitionKey, leader_of
-from controller.rpc.load_messages import DamagedObject, Troubles
 from deploy.doctor.facts import FailingFacts, UnreadableFacts
 from deploy.doctor.inventory import LostRange, lost_ranges
 

@@ -13,9 +13,9 @@ from broker.wire.gen import alter_partition_reassignments as alter
 from broker.wire.gen import elect_leaders as elect
 from broker.wire.gen import list_partition_reassignments as listing
 from broker.wire.gen import metadata
+from deploy.clients.wire import WireClient
 from deploy.errors import KafkaFailed
 from deploy.reassign.plan import Assignment, Key
-from deploy.wire import WireClient
 
 _TIMEOUT_MS: Final = 30_000
 PARTITIONS_PER_REQUEST_MAX: Final = 1_000

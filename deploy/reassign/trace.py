@@ -10,8 +10,8 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final
 
+from controller.api.messages import MoveTrace, TraceMove
 from controller.metadata.records import PartitionRecord
-from controller.rpc.messages import MoveTrace, TraceMove
 from deploy.errors import DeployError, NoController
 from deploy.reassign.plan import Key
 
@@ -90,8 +90,8 @@ def ask_move(controller: str, key: Key) -> MoveView | None:
 
 
 async def _ask(controller: str, key: Key) -> MoveView | None:
-    from controller.rpc.client import ControllerClient
-    from controller.rpc.follower import MetadataFollower
+    from controller.api.client import ControllerClient
+    from controller.api.follower import MetadataFollower
 
     client = ControllerClient([controller])
     follower = MetadataFollower(client)

@@ -10,7 +10,7 @@ import subprocess
 import sys
 from typing import Final
 
-from deploy.config.docs import first_sentence
+from deploy.node.config.docs import first_sentence
 
 _HEAD: Final = """\
 # Command line
@@ -40,7 +40,7 @@ _COMMAND: Final = re.compile(r"^\* `(?P<name>[a-z]+)`(?:: .*)?$")
 
 def markdown() -> str:
     """Return the page. Runs Typer's own generator in a process of its own, which takes about a second."""
-    command = (sys.executable, "-m", "typer", "deploy.app", "utils", "docs", "--name", "penstock")
+    command = (sys.executable, "-m", "typer", "deploy.cli.app", "utils", "docs", "--name", "penstock")
     text = subprocess.run(command, capture_output=True, text=True, check=True).stdout  # noqa: S603  # a fixed command
     for escaped, plain in _QUOTES.items():
         text = text.replace(escaped, plain)

@@ -14,15 +14,15 @@ from typing import Final
 
 from broker.wire import errors as wire
 from broker.wire.error_codes import ErrorCode
-from controller import errors as controller
+from controller.api import errors as controller
 from deploy import errors as deploy
+from lake.fetch import errors as reader
+from lake.manifest import errors as manifest
+from lake.spark import errors as spark
+from lake.spark.sink import errors as sink
+from lake.table import errors as table
 from objectstore import errors as objectstore
 from stream import errors as stream
-from stream.manifest import errors as manifest
-from stream.reader import errors as reader
-from stream.spark import errors as spark
-from stream.spark.sink import errors as sink
-from stream.spark.table import errors as table
 
 _HEAD: Final = """\
 # Errors

@@ -10,7 +10,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Final
 
-from controller.rpc.load_messages import StoreRequests
+from controller.api.load_messages import StoreRequests
 
 MONTH_S: Final = 730 * 3_600
 """A month of 730 hours, as the provider's calculator has it."""

@@ -6,7 +6,7 @@ Invariant: what is not known is a dash, never a zero.
 from rich.console import Group
 from rich.table import Table
 
-from controller.rpc.load_messages import StoreRequests
+from controller.api.load_messages import StoreRequests
 from deploy.output import size
 from deploy.top.cost import usd_month
 from deploy.top.view import TopView

@@ -12,16 +12,16 @@ from typing import TYPE_CHECKING, Final, Self
 
 from broker.wire import apis
 from broker.wire.gen import list_offsets, metadata
-from controller.rpc.load_messages import ProposeMoves
+from controller.api.load_messages import ProposeMoves
+from deploy.clients.wire import WireClient
 from deploy.errors import KafkaFailed, NoController
 from deploy.top.cost import Prices
 from deploy.top.view import STANDARD, Offsets, TopView, stored_topics, view_top
 from deploy.views import view_cluster
-from deploy.wire import WireClient
 
 if TYPE_CHECKING:
-    from controller.rpc.load_messages import BrokerLoad
-    from stream.ids import NodeId
+    from base.ids import NodeId
+    from controller.api.load_messages import BrokerLoad
 
 _TIMEOUT_S: Final = 5.0
 _LATEST: Final = -1
@@ -63,8 +63,8 @@ class Watch:
         return view
 
     async def _open(self) -> None:
-        from controller.rpc.client import ControllerClient
-        from controller.rpc.follower import MetadataFollower
+        from controller.api.client import ControllerClient
+        from controller.api.follower import MetadataFollower
 
         self._client = ControllerClient(self._controller.split(","))
         self._follower = MetadataFollower(self._client)
@@ -80,7 +80,7 @@ class Watch:
 
     async def _loads(self) -> "Mapping[NodeId, BrokerLoad]":
         """Nobody's, while no controller is active; also lets the follower follow."""
-        from controller.errors import ControllerError
+        from controller.api.errors import ControllerError
 
         try:
             found = await self._client.propose_moves(ProposeMoves(moves_max=0), timeout_s=_TIMEOUT_S)

@@ -11,9 +11,8 @@ from enum import IntEnum
 
 import cramjam
 
+from base.buffers import Buffer
 from stream.errors import BatchCorrupt
-
-Buffer = bytes | bytearray | memoryview
 
 DECOMPRESSED_BYTES_MAX = 256 << 20
 """Default limit. Producers' batches are limited to about 1 MiB compressed (message.max.bytes); text compresses 5 to 20 times."""

@@ -9,7 +9,8 @@ Source: Kafka `ControlRecordType`, `EndTransactionMarker`; KIP-98.
 import struct
 from typing import Final, NamedTuple
 
-from stream.batch.header import CONTROL_MASK, TRANSACTIONAL_MASK, Buffer
+from base.buffers import Buffer
+from stream.batch.header import CONTROL_MASK, TRANSACTIONAL_MASK
 from stream.batch.records import Header, Record, decode_records, encode_batch
 from stream.errors import BatchCorrupt
 

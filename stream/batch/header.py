@@ -12,9 +12,8 @@ from typing import NamedTuple
 
 from crc32c import crc32c
 
+from base.buffers import Buffer
 from stream.errors import BatchCorrupt
-
-Buffer = bytes | bytearray | memoryview
 
 HEADER_BYTES = 61
 BATCH_OVERHEAD = 12

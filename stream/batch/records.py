@@ -10,6 +10,7 @@ from typing import NamedTuple
 
 from crc32c import crc32c
 
+from base.buffers import Buffer
 from stream.batch.compression import DECOMPRESSED_BYTES_MAX, Compression, compress, decompress
 from stream.batch.header import (
     BATCH_OVERHEAD,
@@ -19,7 +20,6 @@ from stream.batch.header import (
     MAGIC,
     TIMESTAMP_LOG_APPEND_TIME,
     BatchHeader,
-    Buffer,
     check_crc,
     parse_header,
 )

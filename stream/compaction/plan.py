@@ -10,10 +10,10 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Annotated, NamedTuple
 
+from base.ids import Offset, StreamId
+from base.settings import Kind, Setting, check
 from stream.errors import NotContiguous
-from stream.ids import Offset, StreamId
 from stream.ports import ObjectRange, ObjectRole, ReplacedRange, StreamRange
-from stream.setting import Kind, Setting, check
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

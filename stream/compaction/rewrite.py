@@ -9,13 +9,23 @@ Source: AutoMQ `CompactionUploader`, `DataBlockReader`.
 import asyncio
 from collections.abc import Callable, Iterable, Sequence
 
-from stream.block_walk import Piece, entry_of
+from base.ids import (
+    Millis,
+    Offset,
+    StreamId,
+    WalSequence,
+)
 from stream.compaction.plan import Merge, Output
+from stream.format.block_walk import Piece, entry_of
+from stream.format.builder import (
+    BuiltObject,
+    Entry,
+    StreamRun,
+    build_object,
+)
 from stream.format.layout import NO_SEQUENCE
-from stream.format.writer import BuiltObject, Entry, StreamRun, build_object
-from stream.ids import Millis, Offset, StreamId, WalSequence
-from stream.object_reader import ObjectReader
 from stream.ports import ObjectRange, WalIdentity
+from stream.read.object_reader import ObjectReader
 
 _OBJECTS_READ_AT_ONCE = 4
 _PAUSE_MAX_S = 0.1

@@ -9,7 +9,7 @@ Must not contain logic: writer and reader share nothing but this.
 from struct import Struct
 from typing import NamedTuple
 
-from stream.ids import Millis, Offset, StreamId
+from base.ids import Millis, Offset, StreamId
 from stream.ports import ObjectRole
 
 MAGIC = b"PENSTOCK"

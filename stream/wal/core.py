@@ -10,9 +10,9 @@ from collections import deque
 from math import exp
 from typing import Generic, TypeVar
 
+from base.ids import WalSequence
 from stream.config import StreamConfig
 from stream.errors import WalClosed
-from stream.ids import WalSequence
 
 G = TypeVar("G")
 

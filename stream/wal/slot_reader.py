@@ -6,14 +6,14 @@ from a damaged object by reading again. Used by recovery and by readers of the t
 
 from collections.abc import Callable
 
+from base.ids import WalSequence
+from base.log import get_logger
 from objectstore.errors import ObjectNotFound
-from objectstore.log import get_logger
 from objectstore.ports import ObjectStore
 from stream.errors import ObjectCorrupt
+from stream.format.decoder import NeedMore, ObjectIndex, parse_tail
+from stream.format.keys import wal_key
 from stream.format.layout import TAIL_BYTES
-from stream.format.reader import NeedMore, ObjectIndex, parse_tail
-from stream.ids import WalSequence
-from stream.keys import wal_key
 from stream.ports import WalIdentity
 
 _log = get_logger()

@@ -12,16 +12,16 @@ from random import Random
 
 import structlog
 
+from base.backoff import Backoff
+from base.histogram import LatencyHistogram
+from base.ids import WalSequence
 from objectstore.errors import ObjectStoreError, PreconditionFailed
-from objectstore.histogram import LatencyHistogram
 from objectstore.ports import ObjectStore
 from stream.config import StreamConfig
 from stream.errors import ObjectCorrupt, WalFailed, WalFenced
+from stream.format.builder import BuiltObject
+from stream.format.decoder import NeedMore, parse_tail
 from stream.format.layout import FOOTER_BYTES, TAIL_BYTES
-from stream.format.reader import NeedMore, parse_tail
-from stream.format.writer import BuiltObject
-from stream.ids import WalSequence
-from stream.retry import Backoff
 
 _log = structlog.get_logger(__name__)
 
@@ -63,7 +63,7 @@ class SlotWriter:
         """Return when the slot is ours. Raises WalFenced, or WalFailed when nothing was certain until the deadline."""
         begun = self._clock()
         deadline = begun + self._config.wal_put_deadline_ms / 1000
-        backoff = Backoff(self._config, self._rng)
+        backoff = Backoff(self._config.retry_backoff_ms, self._config.retry_backoff_max_ms, self._rng)
         while True:
             try:
                 async with asyncio.timeout(self._config.wal_put_attempt_ms / 1000):

@@ -8,7 +8,7 @@ from collections import deque
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
-from stream.ids import StreamId, WalSequence
+from base.ids import StreamId, WalSequence
 from stream.ports import NewObject, ObjectRole, StreamRange
 
 

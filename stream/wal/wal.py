@@ -7,29 +7,27 @@ WAL fencing by put-if-absent.
 """
 
 import asyncio
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass
 from random import Random
 
 import structlog
 
+from base.clock import MonotonicClock, WallClock
+from base.ids import StreamId, WalSequence
 from objectstore.ports import ObjectStore
-from stream.clock import MonotonicClock, WallClock
+from stream.cache.log_cache import AppendEntry
 from stream.config import StreamConfig
 from stream.errors import StreamError, WalFailed
-from stream.format.writer import StreamRun, build_object
-from stream.ids import StreamId, WalSequence
-from stream.keys import wal_key
-from stream.log_cache import AppendEntry
+from stream.format.builder import StreamRun, build_object
+from stream.format.keys import wal_key
 from stream.ports import ObjectRole, StreamRange, WalIdentity
-from stream.tracing import BulkTrace, Tracing
+from stream.wal.append import AppendGroup
 from stream.wal.core import Bulk, WalCore
 from stream.wal.slot_writer import PutCounts, SlotWriter
+from stream.wal.tracing import BulkTrace, Tracing
 
 _log = structlog.get_logger(__name__)
-
-AppendDone = Callable[[Exception | None], None]
-AppendGroup = tuple[Sequence[AppendEntry], AppendDone]
 
 
 @dataclass(slots=True)

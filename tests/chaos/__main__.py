@@ -10,7 +10,7 @@ import secrets
 import shutil
 import sys
 
-from deploy import logs
+from deploy.node import logs
 from tests.chaos.run import Outcome, run
 from tests.sim.mutants import MUTANTS
 

@@ -10,8 +10,8 @@ from uuid import UUID
 from broker.wire import apis
 from broker.wire.error_codes import ErrorCode
 from broker.wire.gen import fetch, list_offsets, metadata
+from deploy.clients.wire import WireClient
 from deploy.errors import KafkaFailed
-from deploy.wire import WireClient
 from tests.chaos.clients import Client
 from tests.chaos.record import LEASE_S, Record
 from tests.support.anomalies import Latest

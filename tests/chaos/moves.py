@@ -8,10 +8,10 @@ import asyncio
 from collections import Counter
 from random import Random
 
+from deploy.clients.wire import WireClient
 from deploy.errors import KafkaFailed
 from deploy.reassign.admin import elect_preferred, ongoing, reassign
 from deploy.reassign.plan import Key
-from deploy.wire import WireClient
 from tests.support.history import Part
 
 

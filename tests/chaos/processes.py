@@ -2,7 +2,8 @@
 
 Invariants: an address is that of a proxy (`links.py`, `store_proxy.py`), for clients and for nodes; a process that ends is started again,
 unless a fault keeps it down; every end is recorded, and one that nobody caused is told as a defect. All die with this process
-(`deploy.lifeline`, so they are started from the main thread only). Logs go to a file for each start. Signals go to pids, never to names.
+(`deploy.node.lifeline`, so they are started from the main thread only). Logs go to a file for each start. Signals go to pids, never to
+names.
 """
 
 import asyncio
@@ -17,12 +18,19 @@ from pathlib import Path
 from random import Random
 from typing import Final, Self
 
-from controller.rpc.client import ControllerClient
-from deploy import lifeline
-from deploy.cluster.moto_store import listen
-from deploy.cluster.ping import is_serving
-from deploy.cluster.plan import CLUSTER_ID, ClusterOptions, Ports, ProcessPlan, plan_cluster, quorum_peers
-from deploy.cluster.ports import find_ports
+from controller.api.client import ControllerClient
+from deploy.local.moto_store import listen
+from deploy.local.ping import is_serving
+from deploy.local.plan import (
+    CLUSTER_ID,
+    ClusterOptions,
+    Ports,
+    ProcessPlan,
+    plan_cluster,
+    quorum_peers,
+)
+from deploy.local.ports import find_ports
+from deploy.node import lifeline
 from tests.chaos.links import Network
 from tests.chaos.patience import Patience
 from tests.chaos.store_proxy import StoreProxy
@@ -111,7 +119,7 @@ class Processes:
         return [node for node in self.nodes.values() if node.plan.role == "broker"]
 
     async def start(self, node: Node) -> None:
-        """In the main thread: its death would else be that of its children (see `deploy.lifeline`)."""
+        """In the main thread: its death would else be that of its children (see `deploy.node.lifeline`)."""
         node.starts += 1
         log = self.directory / f"{node.name.replace(' ', '-')}.{node.starts}.log"
         inherited = listen(node.port) if node.plan.role == "store" else None

@@ -6,10 +6,10 @@ from typing import Any
 
 import yaml
 
+from base.listeners import parse_listeners
 from broker.config import BrokerConfig
 from controller.config import ControllerConfig
-from controller.listeners import parse_listeners
-from deploy.config.load import load
+from deploy.node.config.load import load
 
 ROOT = Path(__file__).parents[2]
 COMPOSE = ROOT / "deploy" / "compose.yaml"

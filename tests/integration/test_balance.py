@@ -5,10 +5,10 @@ import json
 from pathlib import Path
 from typing import Any
 
-from controller.rpc.load_messages import BrokerLoad, MovesProposed, ProposeMoves
-from controller.rpc.messages import CreateTopics, NewTopic
+from base.ids import NodeId
+from controller.api.load_messages import BrokerLoad, MovesProposed, ProposeMoves
+from controller.api.messages import CreateTopics, NewTopic
 from objectstore.faults import FaultConfig, Latency
-from stream.ids import NodeId
 from tests.support.ack_recorder import AioLoad, Load, check, read_back
 from tests.support.cli import Cli
 from tests.support.cluster import Cluster, until

@@ -8,14 +8,14 @@ from types import SimpleNamespace
 import pytest
 from aiokafka import AIOKafkaConsumer, AIOKafkaProducer
 
+from base.ids import NodeId
 from broker.config import BrokerConfig
+from broker.network.server import PortTaken
 from broker.node import Broker
-from broker.server import PortTaken
-from controller.rpc.messages import CreateTopics, NewTopic, RegisterBroker
+from controller.api.messages import CreateTopics, NewTopic, RegisterBroker
 from objectstore.errors import ConditionalWritesIgnored
 from objectstore.memory import MemoryStore
 from objectstore.ports import Body
-from stream.ids import NodeId
 from tests.support.cluster import Cluster, until
 from tests.support.steady import SteadyProducer
 

@@ -11,10 +11,17 @@ from kafka import TopicPartition
 from kafka.admin import KafkaAdminClient
 from kafka.errors import ElectionNotNeededError, InvalidReplicationAssignmentError, NoReassignmentInProgressError
 
-from controller.rpc.messages import AlterReassignments, CreateTopics, MoveTrace, NewTopic, PartitionTarget, TraceMove
+from base.ids import NodeId
+from controller.api.messages import (
+    AlterReassignments,
+    CreateTopics,
+    MoveTrace,
+    NewTopic,
+    PartitionTarget,
+    TraceMove,
+)
 from objectstore.memory import MemoryStore
 from objectstore.ports import Body
-from stream.ids import NodeId
 from tests.support.cluster import Cluster, until
 from tests.support.steady import SteadyProducer
 

@@ -6,9 +6,9 @@ from pathlib import Path
 
 import pytest
 
-from controller.rpc.messages import CreateTopics, NewTopic
+from base.ids import NodeId
+from controller.api.messages import CreateTopics, NewTopic
 from deploy.errors import DeployError, KafkaFailed, UsageError
-from stream.ids import NodeId
 from tests.support.cli import Cli
 from tests.support.cluster import Cluster, until
 

@@ -15,9 +15,9 @@ from urllib.parse import urlsplit
 import pytest
 from typer.testing import CliRunner
 
-from deploy.app import app
-from stream.ids import ObjectId
-from stream.keys import data_key, wal_key
+from base.ids import ObjectId
+from deploy.cli.app import app
+from stream.format.keys import data_key, wal_key
 from tests.support.controller_quorum import Quorum
 from tests.support.threaded_cluster import ThreadedCluster, until
 
@@ -30,7 +30,7 @@ SLOW_DISK = ("--accept", "controller-disk-slow")
 @pytest.fixture(autouse=True)
 def _logs_stay_as_they_are(monkeypatch: pytest.MonkeyPatch) -> None:
     """The command would bind all loggers of this process to a stderr that lasts as long as itself."""
-    monkeypatch.setattr("deploy.logs.to_stderr", lambda _level: None)
+    monkeypatch.setattr("deploy.node.logs.to_stderr", lambda _level: None)
 
 
 @pytest.fixture(scope="module")

@@ -21,7 +21,7 @@ from broker.wire.error_codes import ErrorCode
 from broker.wire.gen import create_topics as ct
 from broker.wire.gen import fetch, list_offsets, metadata, produce
 from broker.wire.primitives import MAX_ELEMENTS_COUNT
-from controller.rpc.messages import CreateTopics, NewTopic
+from controller.api.messages import CreateTopics, NewTopic
 from stream.batch.header import HEADER_BYTES
 from stream.batch.records import Record, encode_batch
 from tests.property.test_wire_strategies import messages

@@ -6,9 +6,9 @@ from pathlib import Path
 
 import pytest
 
-from controller.rpc.messages import CreateTopics, NewTopic
+from base.ids import NodeId
+from controller.api.messages import CreateTopics, NewTopic
 from objectstore.faults import Fault, FaultConfig, FaultRule
-from stream.ids import NodeId
 from tests.support.ack_recorder import AioLoad, ConfluentLoad, check, read_back
 from tests.support.cluster import until
 from tests.support.fault_store import FaultCluster

@@ -14,7 +14,7 @@ from kafka import TopicPartition as PythonPartition
 from kafka.errors import CorruptRecordError
 from typer.testing import CliRunner
 
-from deploy.app import app
+from deploy.cli.app import app
 from tests.support.threaded_cluster import ThreadedCluster, until
 
 COUNT = 100
@@ -23,7 +23,7 @@ COUNT = 100
 @pytest.fixture(autouse=True)
 def _logs_stay_as_they_are(monkeypatch: pytest.MonkeyPatch) -> None:
     """The command would bind all loggers of this process to a stderr that lasts as long as itself."""
-    monkeypatch.setattr("deploy.logs.to_stderr", lambda _level: None)
+    monkeypatch.setattr("deploy.node.logs.to_stderr", lambda _level: None)
 
 
 def findings(cluster: ThreadedCluster) -> dict[str, str]:

@@ -7,9 +7,9 @@ from pathlib import Path
 import pytest
 from structlog.testing import capture_logs
 
-from controller.rpc.messages import CreateTopics, NewTopic
+from base.ids import NodeId
+from controller.api.messages import CreateTopics, NewTopic
 from objectstore.faults import Fault, FaultConfig, FaultRule, Latency, Selection
-from stream.ids import NodeId
 from tests.support.ack_recorder import AioLoad, ConfluentLoad, check, read_back
 from tests.support.cluster import until
 from tests.support.fault_store import FaultCluster

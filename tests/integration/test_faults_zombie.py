@@ -6,11 +6,11 @@ from pathlib import Path
 import pytest
 from confluent_kafka import Consumer, TopicPartition
 
+from base.ids import NodeId
 from broker.partition.partition import Partition
+from controller.api.messages import CreateTopics, NewTopic
 from controller.metadata.delta import MetadataDelta
 from controller.metadata.image import MetadataImage
-from controller.rpc.messages import CreateTopics, NewTopic
-from stream.ids import NodeId
 from tests.support.ack_recorder import AioLoad, ConfluentLoad, check, read_back
 from tests.support.cluster import until
 from tests.support.fault_store import FaultCluster

@@ -8,9 +8,9 @@ import pytest
 
 from broker.health import BrokerHealth, StoreProbe
 from broker.node import Broker
-from deploy import health
 from deploy.errors import PortTaken
-from deploy.health import HttpServer, routes_of, serve_at
+from deploy.node import health
+from deploy.node.health import HttpServer, routes_of, serve_at
 from objectstore.errors import Unavailable
 from tests.support.cluster import Cluster, until
 

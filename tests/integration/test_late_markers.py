@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 from confluent_kafka import Producer, TopicPartition
 
-from broker.internal_topics import TRANSACTIONS_TOPIC
+from broker.coordination.internal_topics import TRANSACTIONS_TOPIC
 from broker.wire import apis
 from tests.support.clients import TIMEOUT_S, confluent_consumer, create_topic, read_records
 from tests.support.cluster import Cluster

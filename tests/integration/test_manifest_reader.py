@@ -2,12 +2,17 @@
 
 from pathlib import Path
 
-from controller.rpc.messages import AlterReassignments, CreateTopics, NewTopic, PartitionTarget
+from base.ids import NodeId
+from controller.api.messages import (
+    AlterReassignments,
+    CreateTopics,
+    NewTopic,
+    PartitionTarget,
+)
+from lake.manifest.plan import OffsetRange
 from objectstore.ports import ObjectStore
 from stream.config import StreamConfig
-from stream.ids import NodeId
-from stream.keys import WAL_ROOT
-from stream.manifest.plan import OffsetRange
+from stream.format.keys import WAL_ROOT
 from tests.support.ack_recorder import AioLoad, check
 from tests.support.cluster import Cluster, until
 from tests.support.store_reader import Follower

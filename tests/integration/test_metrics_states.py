@@ -6,16 +6,15 @@ from pathlib import Path
 from confluent_kafka import OFFSET_BEGINNING, Consumer, Producer, TopicPartition
 from confluent_kafka.admin import AdminClient, NewTopic
 
+from base.histogram import Latencies
 from broker.health import BrokerHealth, StoreProbe
 from broker.node import Broker
-from controller.health import ControllerHealth
-from controller.main import ControllerServer
-from deploy.metrics import table
-from deploy.metrics.broker import BrokerReader
-from deploy.metrics.controller import ControllerReader
-from deploy.metrics.table import Metric
+from controller.main import ControllerHealth, ControllerServer
+from deploy.node.metrics import table
+from deploy.node.metrics.broker import BrokerReader
+from deploy.node.metrics.controller import ControllerReader
+from deploy.node.metrics.table import Metric
 from objectstore.errors import Unavailable
-from objectstore.histogram import Latencies
 from objectstore.memory import MemoryStore
 from objectstore.metered import MeteredStore, StoreMeter
 from objectstore.ports import Body

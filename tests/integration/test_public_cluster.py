@@ -8,7 +8,7 @@ import pytest
 from confluent_kafka import Producer
 from confluent_kafka.admin import AdminClient, NewTopic
 
-from deploy.cluster.state import is_running
+from deploy.clients.state_file import is_running
 from penstock import Cluster, ClusterFailed, ManifestNotFound, scan, topics
 
 COUNT = 100

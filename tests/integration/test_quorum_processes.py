@@ -17,12 +17,12 @@ from typing import Any
 
 from confluent_kafka import KafkaError, Message, Producer
 
-from controller.rpc import messages as m
-from controller.rpc.client import ControllerClient
-from deploy import lifeline
-from deploy.cluster.handle import LocalCluster
-from deploy.cluster.state import ProcessState
-from deploy.quorum import describe
+from controller.api import messages as m
+from controller.api.client import ControllerClient
+from deploy.clients.quorum import describe
+from deploy.clients.state_file import ProcessState
+from deploy.local.handle import LocalCluster
+from deploy.node import lifeline
 
 KILLS = 4
 GAP_S_MAX = 30.0

@@ -16,12 +16,12 @@ import pyarrow.parquet as pq
 import pytest
 import structlog
 
+from lake.arrow.cluster import StoreCluster
+from lake.arrow.columns import NAMES
+from lake.arrow.topic_scan import ScanLease
+from lake.manifest.plan import OffsetRange
 from penstock import ManifestNotFound, OffsetsMissing, ReadConfig, Scan, TopicReplaced, UnknownPartition, scan
 from stream.format.layout import TAIL_BYTES
-from stream.manifest.plan import OffsetRange
-from stream.reader.cluster import StoreCluster
-from stream.reader.columns import NAMES
-from stream.reader.topic_scan import ScanLease
 from tests.support.threaded_cluster import Row, ThreadedCluster
 
 PARTITIONS = 3

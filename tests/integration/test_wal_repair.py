@@ -9,10 +9,10 @@ import pytest
 from typer.testing import CliRunner
 
 from controller.metadata.topics import leader_of
-from deploy.app import app
+from deploy.cli.app import app
+from lake.manifest.errors import EndInDoubt
 from stream.config import StreamConfig
-from stream.keys import parse_wal_key
-from stream.manifest.errors import EndInDoubt
+from stream.format.keys import parse_wal_key
 from stream.ports import WalIdentity
 from tests.support.threaded_cluster import ThreadedCluster, until
 
@@ -21,7 +21,7 @@ SLOTS = 12
 
 @pytest.fixture(autouse=True)
 def _logs_stay_as_they_are(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("deploy.logs.to_stderr", lambda _level: None)
+    monkeypatch.setattr("deploy.node.logs.to_stderr", lambda _level: None)
 
 
 @pytest.fixture

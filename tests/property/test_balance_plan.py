@@ -3,9 +3,9 @@
 from hypothesis import HealthCheck, Phase, given, settings
 from hypothesis import strategies as st
 
+from base.ids import NodeId
+from controller.api.load_messages import BrokerLoad, Load
 from controller.balance.plan import BrokerSlot, Goal, Limits, PartitionSlot, plan
-from controller.rpc.load_messages import BrokerLoad, Load
-from stream.ids import NodeId
 
 MB = 1_000_000
 LIMITS = Limits()

@@ -3,11 +3,16 @@
 from hypothesis import given
 from hypothesis import strategies as st
 
+from base.ids import Millis, Offset, StreamEpoch
 from broker.partition.transactions import Transactions
 from stream.batch.control import Marker
 from stream.batch.header import iter_headers
-from stream.ids import Millis, Offset, StreamEpoch
-from stream.transaction_log import AbortedWithin, TransactionEventAt, decode_events, encode_event
+from stream.format.transaction_log import (
+    AbortedWithin,
+    TransactionEventAt,
+    decode_events,
+    encode_event,
+)
 
 steps = st.lists(
     st.tuples(

@@ -4,7 +4,14 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from stream.setting import Kind, Setting, SettingInvalid, parse, shown, text_of
+from base.settings import (
+    Kind,
+    Setting,
+    SettingInvalid,
+    parse,
+    shown,
+    text_of,
+)
 
 NUMBERS = st.sampled_from([Kind.INT, Kind.DURATION, Kind.BYTES])
 WORDS = st.text(st.characters(categories=("L", "N"), include_characters=":/.-"), min_size=1, max_size=12)

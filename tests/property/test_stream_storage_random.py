@@ -9,12 +9,12 @@ from random import Random
 
 import pytest
 
+from base.ids import StreamId
 from objectstore.errors import PreconditionFailed, Unavailable
 from objectstore.faults import Fault, FaultConfig, FaultRule, FaultyStore, Latency
 from objectstore.memory import MemoryStore
 from objectstore.ports import Body
-from stream.ids import StreamId
-from stream.recovery import recover_wal
+from stream.recovery.recoverer import recover_wal
 from tests.support.stream_metadata import MemoryController
 from tests.support.stream_storage import FAST, NOW_MS, GatedStore, Node, entry, settle
 

@@ -4,8 +4,8 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
+from base.ids import WalSequence
 from stream.config import StreamConfig
-from stream.ids import WalSequence
 from stream.wal.core import WalCore
 
 CONFIG = StreamConfig(bulk_bytes_max=1_000, wal_in_flight_max=3, batching_bytes_per_s=5_000, wal_linger_ms=100, wal_linger_idle_ms=20)

@@ -13,16 +13,16 @@ from uuid import UUID
 
 import structlog
 
-import broker.coordinator_log as coordinator_log_module
+import broker.coordination.log as coordinator_log_module
 import broker.transactions.markers as markers_module
-import controller.identity as identity_module
+import controller.api.client as client_module
+import controller.api.follower as follower_module
+import controller.leader.active_controller as reign_module
+import controller.leader.server as server_module
 import controller.main as main_module
 import controller.managers.objects as objects_manager
+import controller.raft.identity as identity_module
 import controller.raft.transport as transport_module
-import controller.reign as reign_module
-import controller.rpc.client as client_module
-import controller.rpc.follower as follower_module
-import controller.rpc.server as server_module
 from tests.sim import scenarios
 from tests.sim.checkers import Violation
 from tests.sim.control import SimQuorum, SimReign, new_uuid

@@ -12,12 +12,12 @@ Must not look into brokers' memory. What clients could check as well is `tests.s
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 
+from base.ids import StreamId
 from controller.metadata.image import MetadataImage
 from controller.metadata.objects import ObjectPhase
 from stream.batch.records import Record
-from stream.format.reader import NeedMore, ObjectIndex, parse_tail
-from stream.ids import StreamId
-from stream.keys import parse_data_key, parse_wal_key
+from stream.format.decoder import NeedMore, ObjectIndex, parse_tail
+from stream.format.keys import parse_data_key, parse_wal_key
 from stream.ports import ObjectRole, WalIdentity
 from tests.sim.store import Bucket
 from tests.support.history import History, Part, missing_objects, orphaned_objects

@@ -10,17 +10,18 @@ from typing import Any
 import msgspec
 
 import tests.sim.nodes as nodes
+from base.ids import Millis
+from controller.leader.leases import LeaseBook, _Known
+from controller.leader.ticks import Ticks
 from controller.managers.nodes import fence_brokers
 from controller.managers.reassign import MoveUnderWay, moves_under_way, sources_of
 from controller.managers.result import Result
 from controller.manifest.publisher import ManifestPublisher
 from controller.metadata.image import MetadataImage
 from controller.metadata.records import MetadataOffset
-from controller.sessions import SessionEnded
-from controller.ticks import Ticks
-from controller.timeline import Timeline
-from stream.ids import Millis
-from stream.manifest.leases import LEASE_MS_MAX, Lease, LeaseBook, _Known
+from controller.writer.sessions import SessionEnded
+from controller.writer.timeline import Timeline
+from stream.format.manifest.lease import LEASE_MS_MAX, Lease
 from stream.storage import Storage
 
 Patch = tuple[Any, str, Any]

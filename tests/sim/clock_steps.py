@@ -12,11 +12,11 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
+from base.ids import ObjectId
 from controller.metadata.codec import decode_record
 from controller.metadata.records import ObjectCommitted, ObjectDestroyed, ObjectPrepared, PartitionRecord, Record
-from stream.ids import ObjectId
-from stream.keys import parse_manifest_key
-from stream.manifest import codec
+from stream.format.keys import parse_manifest_key
+from stream.format.manifest import codec
 from tests.sim.limits import LATE_PUT_GRACE_MS, PREPARED_TTL_MS, Limits
 from tests.sim.store import BucketListener
 

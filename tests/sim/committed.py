@@ -9,24 +9,31 @@ from contextlib import suppress
 from random import Random
 from typing import TYPE_CHECKING, Any
 
+from base.buffers import Buffer
+from base.ids import (
+    Millis,
+    ObjectId,
+    Offset,
+    StreamId,
+)
 from broker.handlers.fetch import handle_fetch
 from broker.partition.partition import Partition
 from broker.wire import apis
 from broker.wire.gen import fetch as wire_fetch
+from lake.fetch.errors import ObjectGone, ReadError
+from lake.fetch.slices import Slice
+from lake.manifest.errors import ManifestNotFound
+from lake.manifest.plan import OffsetRange
+from lake.manifest.view import ClusterView
 from objectstore.errors import ObjectNotFound, ObjectStoreError
 from stream.batch.control import decode_marker
-from stream.batch.header import Buffer, iter_headers
+from stream.batch.header import iter_headers
 from stream.batch.records import decode_records
-from stream.block_cache import BlockCache
+from stream.cache.block_cache import BlockCache
 from stream.errors import ObjectCorrupt, StreamError
-from stream.ids import Millis, ObjectId, Offset, StreamId
-from stream.manifest.errors import ManifestNotFound
-from stream.manifest.plan import OffsetRange
-from stream.manifest.view import ClusterView
-from stream.object_reader import ObjectReader
+from stream.format.transaction_log import AbortedTransaction
 from stream.ports import ObjectRange, ObjectRole, StreamRange
-from stream.reader.errors import ObjectGone, ReadError
-from stream.reader.slices import AbortedTransaction, Slice
+from stream.read.object_reader import ObjectReader
 from tests.sim.checkers import Part
 from tests.sim.frames import decode_response, encode_request
 from tests.sim.ledger import Ledger

@@ -1,8 +1,8 @@
 """A connection between a client, or a broker, and one process of a broker: requests arrive in their order, or it breaks.
 
 As over TCP, a request is not doubled and does not overtake another of its connection; whoever gives up on an answer closes the connection,
-which the other side sees behind the request, and then cancels what still runs, as `broker.connection` does. What was carried out by then,
-nobody knows. Requests are whole Kafka frames and go through the real dispatcher. Connections are numbered as clients make them: real
+which the other side sees behind the request, and then cancels what still runs, as `broker.network.connection` does. What was carried out by
+then, nobody knows. Requests are whole Kafka frames and go through the real dispatcher. Connections are numbered as clients make them: real
 clients speak (ApiVersions) on one before they use it, so that brokers accept them in that order. Must not: retry.
 """
 
@@ -10,14 +10,14 @@ import asyncio
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
+from base.ids import NodeEpoch, NodeId
 from broker.handlers.txn_markers import start_marker
-from broker.server import CannotAnswer
+from broker.network.server import CannotAnswer
 from broker.transactions.peers import MarkerPeers, PeerGone
 from broker.wire import apis, framing
 from broker.wire.codecs import CODECS
 from broker.wire.errors import WireError
 from broker.wire.gen import write_txn_markers
-from stream.ids import NodeEpoch, NodeId
 from tests.sim.frames import connection_info, decode_response
 from tests.sim.loop import PROCESS
 

@@ -11,8 +11,7 @@ from uuid import UUID
 
 import msgspec
 
-from controller.config import ControllerConfig
-from controller.errors import (
+from controller.api.errors import (
     BackupCorrupt,
     BackupFenced,
     JournalCorrupt,
@@ -22,11 +21,12 @@ from controller.errors import (
     SnapshotCorrupt,
     SnapshotMissing,
 )
+from controller.config import ControllerConfig
+from controller.leader.active_controller import Reign
 from controller.main import ControllerServer
 from controller.metadata.image import MetadataImage
 from controller.metadata.records import ControllerEpoch, MetadataOffset
-from controller.quorum import RaftQuorum
-from controller.reign import Reign
+from controller.raft.replicated_log import RaftQuorum
 from objectstore.errors import ObjectStoreError
 from tests.sim.disk import Disk, SimDirectory
 from tests.sim.loop import PROCESS, Process

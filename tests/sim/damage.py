@@ -8,7 +8,7 @@ run see to that.
 from random import Random
 from typing import TYPE_CHECKING
 
-from stream.keys import parse_wal_key
+from stream.format.keys import parse_wal_key
 
 if TYPE_CHECKING:
     from tests.sim.world import World

@@ -3,7 +3,7 @@
 from collections.abc import Callable
 from typing import Any
 
-from stream.object_reader import ObjectReader
+from stream.read.object_reader import ObjectReader
 
 Patch = tuple[Any, str, Any]
 

@@ -9,9 +9,9 @@ import asyncio
 from random import Random
 from typing import TYPE_CHECKING
 
-from controller.errors import ControllerError, RecoveryRefused
-from controller.recover.recovery import Recovery
-from controller.snapshots import SnapshotStore
+from controller.api.errors import ControllerError, RecoveryRefused
+from controller.backup.snapshots import SnapshotStore
+from controller.disaster_recovery.recovery import Recovery
 from objectstore.errors import ObjectStoreError
 from objectstore.retry import RetryingStore, RetryPolicy
 from stream.errors import StreamError

@@ -2,7 +2,8 @@
 
 Invariants: what a crash leaves is what was synced, and of the rest any beginning, torn in the middle of a write or filled with zeros; names
 likewise. One piece of work runs at a time, at once and in its process; its syncs count, and its answer comes, when the disk's time has
-passed. Implements `controller.directory.DataDirectory`. `durable` is what a restart would read, kept to judge what voters tell each other.
+passed. Implements `controller.raft.directory.DataDirectory`. `durable` is what a restart would read, kept to judge what voters tell each
+other.
 """
 
 import asyncio
@@ -15,8 +16,8 @@ from dataclasses import dataclass
 from random import Random
 from typing import Any
 
-from controller.identity import _JOURNAL, Identity
-from controller.journal import Recovered, parse_frame
+from controller.raft.identity import _JOURNAL, Identity
+from controller.raft.journal import Recovered, parse_frame
 from controller.raft.messages import HardState
 from tests.sim.loop import Process
 
@@ -191,7 +192,7 @@ class _File:
 
 
 class _Files:
-    """Implements `controller.directory.JournalFiles`."""
+    """Implements `controller.raft.directory.JournalFiles`."""
 
     def __init__(self, disk: Disk) -> None:
         self._disk = disk

@@ -6,9 +6,9 @@ Not planted, because it is harmless: a trim that does not wait for the copies. I
 from collections.abc import Callable
 from typing import Any
 
-from broker.coordinated import Coordinated
-from broker.coordinator_compaction import Compactor
-from broker.coordinator_log import TopicLog
+from broker.coordination.compaction import Compactor
+from broker.coordination.log import TopicLog
+from broker.coordination.shards import Coordinated
 from broker.groups.classic import ClassicGroup
 from broker.groups.coordinator import GroupCoordinator
 from broker.groups.state import Group

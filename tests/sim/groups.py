@@ -11,7 +11,7 @@ from collections.abc import Callable
 from random import Random
 from typing import TYPE_CHECKING, Any, Final
 
-from broker.internal_topics import OFFSETS_TOPIC
+from broker.coordination.internal_topics import OFFSETS_TOPIC
 from broker.wire import apis
 from broker.wire.error_codes import ErrorCode
 from broker.wire.gen import delete_groups, find_coordinator, heartbeat, join_group, leave_group, offset_commit, offset_fetch, sync_group

@@ -15,10 +15,10 @@ from dataclasses import replace
 from random import Random
 from typing import TYPE_CHECKING, Any, Final
 
-from broker.internal_topics import OFFSETS_TOPIC, TRANSACTIONS_TOPIC
+from base.ids import NodeId
+from broker.coordination.internal_topics import OFFSETS_TOPIC, TRANSACTIONS_TOPIC
 from broker.wire import apis
 from stream.config import StreamConfig
-from stream.ids import NodeId
 from tests.sim.connections import Connection
 from tests.sim.ledger import Entry
 from tests.sim.limits import Limits

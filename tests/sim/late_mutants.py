@@ -5,7 +5,7 @@ from typing import Any
 
 import broker.groups.coordinator as groups
 import broker.transactions.coordinator as transactions
-from broker.connection_order import ConnectionOrder
+from broker.coordination.connection_order import ConnectionOrder
 from broker.partition.append import AppendGroup
 from broker.partition.producer_state import ProducerState
 from broker.transactions.coordinator import TransactionCoordinator

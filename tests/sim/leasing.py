@@ -11,14 +11,21 @@ from random import Random
 from typing import TYPE_CHECKING
 from uuid import UUID
 
+from lake.fetch.errors import ObjectGone
+from lake.manifest.errors import (
+    ManifestNotFound,
+    OffsetsLost,
+    OffsetsMissing,
+    TooManyLeases,
+    UnknownPartition,
+    WalksTooSlow,
+)
+from lake.manifest.leases import HeldLease
+from lake.manifest.plan import OffsetRange
+from lake.manifest.view import ClusterView
 from objectstore.errors import ObjectStoreError
 from stream.errors import ObjectCorrupt
-from stream.keys import DATA_ROOT
-from stream.manifest.errors import ManifestNotFound, OffsetsLost, OffsetsMissing, TooManyLeases, UnknownPartition, WalksTooSlow
-from stream.manifest.leases import HeldLease
-from stream.manifest.plan import OffsetRange
-from stream.manifest.view import ClusterView
-from stream.reader.errors import ObjectGone
+from stream.format.keys import DATA_ROOT
 from tests.sim.clock_steps import Held
 from tests.sim.store import SimStore
 

@@ -6,7 +6,7 @@ from random import Random
 
 import msgspec
 
-from broker.coordinator_compaction import CompactionLimits
+from broker.coordination.compaction import CompactionLimits
 from broker.groups.model import GroupLimits
 from controller.config import ControllerConfig
 from stream.compaction.plan import CompactionConfig

@@ -10,9 +10,9 @@ group: a coordinator that missed the end of the committed transaction has droppe
 from dataclasses import replace
 from typing import TYPE_CHECKING, Final
 
-from broker.internal_topics import OFFSETS_TOPIC
+from base.ids import NodeId
+from broker.coordination.internal_topics import OFFSETS_TOPIC
 from stream.config import StreamConfig
-from stream.ids import NodeId
 from tests.sim.checkers import Part
 from tests.sim.committed import CommittedReader
 from tests.sim.late import LongLivedApplication
@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
 LOADING_APPLICATIONS: Final = 8
 LOAD_READ_BYTES: Final = 1
-"""Instead of `broker.coordinator_log.READ_BYTES`: one batch at a time."""
+"""Instead of `broker.coordination.log.READ_BYTES`: one batch at a time."""
 
 SLOW_PUT_FACTOR: Final = 10.0
 """Reads stay quick: one may end between two PUTs that began together."""

@@ -3,12 +3,12 @@
 from collections.abc import Callable
 from typing import Any
 
-import stream.manifest.plan as plan
-import stream.manifest.view as view
-from stream.manifest.plan import TailRange
-from stream.manifest.tail import WalTails, _Cursor
-from stream.wal.salvage import Salvage
-from stream.wal.slots_behind import SlotsBehind
+import lake.manifest.plan as plan
+import lake.manifest.view as view
+from lake.manifest.plan import TailRange
+from lake.manifest.tail import WalTails, _Cursor
+from stream.recovery.salvage import Salvage
+from stream.recovery.slots_behind import SlotsBehind
 
 Patch = tuple[Any, str, Any]
 

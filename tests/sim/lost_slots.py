@@ -10,23 +10,29 @@ from collections.abc import Coroutine
 from random import Random
 from typing import TYPE_CHECKING, Any
 
+from base.ids import (
+    Millis,
+    ObjectId,
+    Offset,
+    StreamId,
+    WalSequence,
+)
+from lake.fetch.errors import ObjectGone
+from lake.manifest.errors import EndInDoubt, ManifestNotFound, WalksTooSlow
+from lake.manifest.plan import OffsetRange
+from lake.manifest.view import ClusterView
 from objectstore.errors import ObjectStoreError
 from objectstore.memory import MemoryStore
 from objectstore.ports import ObjectStore
 from objectstore.retry import RetryingStore, RetryPolicy
 from stream.batch.header import iter_headers
 from stream.batch.records import Record, decode_records
-from stream.block_cache import BlockCache
+from stream.cache.block_cache import BlockCache
 from stream.errors import ObjectCorrupt
-from stream.format.reader import NeedMore, ObjectIndex, parse_tail
-from stream.ids import Millis, ObjectId, Offset, StreamId, WalSequence
-from stream.keys import WalSlot, parse_wal_key, wal_key
-from stream.manifest.errors import EndInDoubt, ManifestNotFound, WalksTooSlow
-from stream.manifest.plan import OffsetRange
-from stream.manifest.view import ClusterView
-from stream.object_reader import ObjectReader
+from stream.format.decoder import NeedMore, ObjectIndex, parse_tail
+from stream.format.keys import WalSlot, parse_wal_key, wal_key
 from stream.ports import ObjectRange, ObjectRole, StreamRange, WalIdentity
-from stream.reader.errors import ObjectGone
+from stream.read.object_reader import ObjectReader
 from tests.sim.checkers import Part
 from tests.sim.store import BucketListener, SimStore
 

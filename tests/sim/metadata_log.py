@@ -11,14 +11,14 @@ from typing import Any
 
 import msgspec
 
+from controller.api.messages import MetadataBatch, Reply
+from controller.backup.snapshots import LoadedSnapshot
 from controller.metadata.codec import decode_record, encode_record
 from controller.metadata.image import MetadataImage
 from controller.metadata.snapshot import ImageCopy
-from controller.quorum import RaftQuorum
+from controller.raft.majority import majority
 from controller.raft.messages import AppendReply, Entry, HardState, Message, VoteReply
-from controller.raft.quorum import majority
-from controller.rpc.messages import MetadataBatch, Reply
-from controller.snapshots import LoadedSnapshot
+from controller.raft.replicated_log import RaftQuorum
 from tests.sim.disk import Disk
 
 _reply_decoder = msgspec.msgpack.Decoder(Reply[Any])

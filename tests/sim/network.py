@@ -1,4 +1,4 @@
-"""gRPC as `controller.rpc.transport` offers it, and voters' messages, between simulated processes.
+"""gRPC as `controller.api.transport` offers it, and voters' messages, between simulated processes.
 
 Invariants: voters' messages are lost, doubled and overtaken; links are cut in both directions or in one. A unary request may be late (later
 than its caller waits), lost, carried out without an answer, or carried out twice; a stream delivers in order and breaks; while a link is
@@ -15,11 +15,17 @@ from typing import Any
 
 import grpc.aio
 
+from controller.api.transport import (
+    END_OF_STREAM,
+    REQUEST_ID_KEY,
+    Metadata,
+    RpcFailed,
+    StatusCode,
+)
 from controller.raft.messages import Message, TimeoutNow
 from controller.raft.transport import Hello, PeerTransport
 from controller.raft.transport import _encode as encode_group
 from controller.raft.transport import _group_decoder as group_decoder
-from controller.rpc.transport import END_OF_STREAM, REQUEST_ID_KEY, Metadata, RpcFailed, StatusCode
 from tests.sim.loop import PROCESS, Process, process_name
 
 _RECONNECT_S = 0.05
@@ -227,7 +233,7 @@ class SimRaftSender:
 
 
 class SimListener:
-    """`controller.rpc.transport.Listener`. raft: the bound `PeerTransport.serve`."""
+    """`controller.api.transport.Listener`. raft: the bound `PeerTransport.serve`."""
 
     def __init__(self, unary: Mapping[str, Any], follow: Any, raft: Any = None) -> None:
         self.raft = raft
@@ -307,7 +313,7 @@ class _UnaryContext:
 
 
 class SimChannel:
-    """`controller.rpc.transport.Channel` of the process that makes it."""
+    """`controller.api.transport.Channel` of the process that makes it."""
 
     def __init__(self, address: str) -> None:
         process = PROCESS.get()
@@ -473,7 +479,7 @@ class SimStreamCall:
     def reset(self) -> None:
         """Break it at both ends. The firewall stands on the client's side: its reset arrives there, though the way from the server is cut.
 
-        Otherwise the server would fence a client that cannot notice; `controller.rpc.lease` says that it does not cover that.
+        Otherwise the server would fence a client that cannot notice; `controller.api.lease` says that it does not cover that.
         """
         error = rpc_failed(StatusCode.UNAVAILABLE, "connection reset")
         asyncio.get_running_loop().call_later(self._network.delay_s(), self._inbox.put, error, context=Context())

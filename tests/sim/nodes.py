@@ -11,22 +11,24 @@ from random import Random
 from typing import TYPE_CHECKING, Any
 from uuid import UUID
 
+from base.clock import steady
+from base.ids import Millis, NodeId
 from broker.config import BrokerConfig
-from broker.coordinator_log import TopicLog
-from broker.dispatch import RequestDispatcher
+from broker.coordination.internal_topics import OFFSETS_TOPIC, TRANSACTIONS_TOPIC
+from broker.coordination.log import TopicLog
 from broker.groups.coordinator import GroupCoordinator
+from broker.handlers.dispatch import RequestDispatcher
 from broker.handlers.fetch import handle_fetch
 from broker.handlers.produce import handle_produce
 from broker.handlers.table import INLINE, make_handlers
-from broker.internal_topics import OFFSETS_TOPIC, TRANSACTIONS_TOPIC
-from broker.leaders import announced_leader
 from broker.load_report import LoadReporter
+from broker.network.request import RequestContext
+from broker.network.server import CannotAnswer
+from broker.partition.leaders import announced_leader
 from broker.partition.log import LogConfig
 from broker.partition.manager import PartitionManager
 from broker.partition.partition import Partition
-from broker.ports import RequestContext
 from broker.recovery_duty import RecoveryDuty
-from broker.server import CannotAnswer
 from broker.transactions.coordinator import TransactionCoordinator
 from broker.transactions.markers import MarkerSender
 from broker.transactions.model import TopicPartition, TransactionLimits
@@ -34,26 +36,24 @@ from broker.transactions.producer_ids import ProducerIds
 from broker.wire import apis
 from broker.wire.gen import fetch as wire_fetch
 from broker.wire.gen import produce as wire_produce
-from controller.errors import ControllerError
+from controller.api.client import ControllerClient
+from controller.api.errors import ControllerError
+from controller.api.follower import MetadataFollower
+from controller.api.messages import DrainBroker, RegisterBroker, UnregisterBroker
+from controller.api.stream_metadata import ControllerStreamMetadata
 from controller.metadata.image import MetadataImage
 from controller.metadata.nodes import NodeState
-from controller.rpc.client import ControllerClient
-from controller.rpc.follower import MetadataFollower
-from controller.rpc.messages import DrainBroker, RegisterBroker, UnregisterBroker
-from controller.rpc.stream_metadata import ControllerStreamMetadata
 from objectstore.errors import ObjectStoreError
 from objectstore.ports import ObjectStore
 from objectstore.retry import RetryingStore, RetryPolicy
 from stream.batch.records import Record, decode_records
-from stream.block_cache import BlockCache
-from stream.clock import steady
-from stream.compaction.merge import Merger
+from stream.cache.block_cache import BlockCache
+from stream.compaction.compactor import Merger
 from stream.errors import StreamError, WalFenced
-from stream.ids import Millis, NodeId
-from stream.keys import wal_key
-from stream.object_reader import ObjectReader
+from stream.format.keys import wal_key
 from stream.ports import WalIdentity
-from stream.recovery import recover_wal
+from stream.read.object_reader import ObjectReader
+from stream.recovery.recoverer import recover_wal
 from stream.storage import Storage
 from tests.sim.checkers import Part
 from tests.sim.connections import SimMarkerPeers
@@ -90,7 +90,7 @@ class FetchResult:
 
 
 class SimBroker:
-    """Implements `broker.ports.Node` as far as clients of the simulator need it."""
+    """Implements `broker.handlers.node.Node` as far as clients of the simulator need it."""
 
     def __init__(self, world: "World", node_id: int, start: int) -> None:
         self.world = world

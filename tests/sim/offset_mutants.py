@@ -6,13 +6,13 @@ from typing import Any
 import broker.handlers.fetch as fetch_handler
 import broker.handlers.list_offsets as list_handler
 import broker.handlers.offset_for_leader_epoch as epoch_handler
-import stream.reading as reading
+import stream.read.stream_reader as reading
 from broker.errors import ErrorCode
 from broker.partition.append import AppendGroup
 from broker.partition.leader_epochs import LeaderEpochs
-from controller.rpc.lease import Lease
+from controller.api.lease import Lease
 from stream.batch.records import decode_records
-from stream.reading import StreamReader
+from stream.read.stream_reader import StreamReader
 from tests.sim.nodes import SimBroker
 
 Patch = tuple[Any, str, Any]

@@ -3,14 +3,14 @@
 from collections.abc import Callable
 from typing import Any
 
-import controller.recover.plan as plan
-import controller.recover.recovery as recovery
+import controller.disaster_recovery.plan as plan
+import controller.disaster_recovery.recovery as recovery
+from controller.api.stream_metadata import ControllerStreamMetadata
 from controller.backup.layout import LogObject
 from controller.backup.log import BackupLog
-from controller.dispatch import Dispatch
-from controller.janitor import Janitor
+from controller.leader.dispatch import Dispatch
+from controller.leader.janitor import Janitor
 from controller.metadata.records import MetadataOffset
-from controller.rpc.stream_metadata import ControllerStreamMetadata
 
 Patch = tuple[Any, str, Any]
 

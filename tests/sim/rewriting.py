@@ -7,17 +7,17 @@ import asyncio
 from random import Random
 from typing import TYPE_CHECKING
 
-from controller.errors import ControllerError
+from base.ids import Millis, ObjectId, StreamId
+from controller.api.client import ControllerClient
+from controller.api.errors import ControllerError
 from controller.metadata.objects import ObjectPhase
-from controller.rpc.client import ControllerClient
+from deploy.cli.compact_job import ControllerRewrites
 from deploy.errors import DeployError
-from deploy.rewrite import ControllerRewrites
+from lake.rewrite.job import RewriteResult, RewriteTask, rewrite
+from lake.rewrite.run import Exchange
 from objectstore.errors import ObjectStoreError
 from stream.compaction.plan import Merge
 from stream.errors import StreamError
-from stream.ids import Millis, ObjectId, StreamId
-from stream.spark.compact.job import RewriteResult, RewriteTask, rewrite
-from stream.spark.compact.run import Exchange
 from tests.sim.control import addresses
 from tests.sim.limits import PREPARED_TTL_MS
 from tests.sim.loop import Process

@@ -14,13 +14,13 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
+from controller.api.client import ControllerClient
+from controller.api.errors import ControllerError
+from controller.api.follower import MetadataFollower
+from controller.api.messages import AddVoter, RemoveController
 from controller.config import ControllerConfig
-from controller.errors import ControllerError
 from controller.metadata.delta import MetadataDelta
 from controller.metadata.image import MetadataImage
-from controller.rpc.client import ControllerClient
-from controller.rpc.follower import MetadataFollower
-from controller.rpc.messages import AddVoter, RemoveController
 from tests.sim.disk import Disk, DiskCopy
 from tests.sim.scenarios import Chaos
 

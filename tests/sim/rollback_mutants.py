@@ -9,7 +9,7 @@ from collections.abc import Callable
 from typing import Any
 
 import controller.raft.promises as promises
-from controller.journal import Journal
+from controller.raft.journal import Journal
 from controller.raft.node import RaftNode
 
 Patch = tuple[Any, str, Any]

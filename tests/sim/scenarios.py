@@ -7,8 +7,8 @@ import asyncio
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING
 
-from broker.internal_topics import OFFSETS_TOPIC, TRANSACTIONS_TOPIC
-from stream.ids import NodeId
+from base.ids import NodeId
+from broker.coordination.internal_topics import OFFSETS_TOPIC, TRANSACTIONS_TOPIC
 from tests.sim.checkers import Part
 from tests.sim.clock_steps import step_a_clock
 from tests.sim.damage import strike_object

@@ -12,9 +12,16 @@ from typing import TYPE_CHECKING, Any, Final
 from broker.wire import apis
 from broker.wire.error_codes import ErrorCode
 from broker.wire.gen import create_partitions, create_topics, delete_topics
-from controller.errors import ControllerError
-from controller.rpc.client import ControllerClient
-from controller.rpc.messages import CreatePartitions, CreateTopics, DeleteTopics, NewPartitions, NewTopic, Status
+from controller.api.client import ControllerClient
+from controller.api.errors import ControllerError
+from controller.api.messages import (
+    CreatePartitions,
+    CreateTopics,
+    DeleteTopics,
+    NewPartitions,
+    NewTopic,
+    Status,
+)
 from tests.sim.connections import Connection, Unanswered
 from tests.sim.control import addresses
 from tests.sim.loop import Process

@@ -6,9 +6,9 @@ from typing import Any
 import controller.managers.topics as topics
 from broker.handlers.fetch import _FetchCall
 from broker.partition.manager import PartitionManager
+from controller.api.messages import NewPartitions
 from controller.metadata.image import MetadataImage
 from controller.metadata.records import PartitionRecord, StreamRemoved
-from controller.rpc.messages import NewPartitions
 
 Patch = tuple[Any, str, Any]
 

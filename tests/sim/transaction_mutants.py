@@ -7,7 +7,7 @@ from typing import Any
 
 import broker.transactions.machine as machine
 import broker.transactions.markers as markers
-from broker.coordinator_log import LogBatch, TopicLog, _decode
+from broker.coordination.log import LogBatch, TopicLog, _decode
 from broker.groups.offsets import GroupOffsets
 from broker.transactions.coordinator import TransactionCoordinator
 from broker.transactions.machine import Transaction

@@ -17,13 +17,20 @@ from itertools import count
 from random import Random
 from typing import Any
 
-from controller.errors import ControllerError, JournalFailed
+from base.ids import Millis, NodeEpoch, NodeId
+from controller.api.client import ControllerClient
+from controller.api.errors import ControllerError, JournalFailed
+from controller.api.follower import MetadataFollower
+from controller.api.messages import (
+    AlterReassignments,
+    CreateTopics,
+    GetKeyValue,
+    NewTopic,
+    PartitionTarget,
+    PutKeyValue,
+)
+from controller.backup.snapshots import LoadedSnapshot
 from controller.metadata.records import PartitionRecord
-from controller.rpc.client import ControllerClient
-from controller.rpc.follower import MetadataFollower
-from controller.rpc.messages import AlterReassignments, CreateTopics, GetKeyValue, NewTopic, PartitionTarget, PutKeyValue
-from controller.snapshots import LoadedSnapshot
-from stream.ids import Millis, NodeEpoch, NodeId
 from tests.sim import scenarios
 from tests.sim.borders import patched_borders, quiet_collector, step_limit
 from tests.sim.checkers import Checker, Part, StableOffsets, Violation

@@ -6,7 +6,7 @@ import pytest
 from pyspark.errors import AnalysisException, PythonException
 from pyspark.sql import DataFrame, DataFrameReader, SparkSession
 
-from stream.spark.source import register
+from lake.spark.source import register
 from tests.support.spark_rows import rows_of
 from tests.support.threaded_cluster import Row, ThreadedCluster
 

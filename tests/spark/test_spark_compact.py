@@ -15,13 +15,13 @@ from pyspark.sql import SparkSession
 
 from controller.metadata.image import MetadataImage
 from controller.metadata.objects import ObjectPhase
-from deploy.metadata import look
-from deploy.rewrite import Target, rewrite_topic
+from deploy.cli.compact_job import Target, rewrite_topic
+from deploy.clients.metadata import look
+from lake.arrow.background import background
+from lake.arrow.cluster import StoreCluster
+from lake.rewrite.plan import RewriteOptions
+from lake.table.engines import SparkEngine
 from penstock import scan
-from stream.reader.background import background
-from stream.reader.cluster import StoreCluster
-from stream.spark.compact.plan import RewriteOptions
-from stream.spark.table.engines import SparkEngine
 from tests.support.ack_recorder import PacedLoad, check, read_back
 from tests.support.dev_cluster import PENSTOCK, penstock
 from tests.support.history import orphaned_objects
@@ -33,8 +33,8 @@ PARTITIONS = [0, 1]
 MANY = 12
 KILLED = """
 import os, signal, sys
-from stream.spark.compact import job, run
-from deploy import rewrite
+from lake.rewrite import job, run
+from deploy.cli import compact_job as rewrite
 
 def die(*_):
     os.kill(os.getpid(), signal.SIGKILL)
@@ -51,7 +51,7 @@ if where == "between two objects":
     written = rewrite.RewriteJob.__call__
     rewrite.RewriteJob.__call__ = lambda *arguments: (written(*arguments), die())
 rewrite.ControllerRewrites = Dying
-from deploy.cli import main
+from deploy.cli.__main__ import main
 main()
 """
 

@@ -14,9 +14,9 @@ import pytest
 from pyspark.errors import StreamingQueryException
 from pyspark.sql import SparkSession
 
-from deploy.rewrite import Target, plan_rewrite, rewrite_topic
-from stream.spark.compact.plan import PartitionPlan, RewriteOptions
-from stream.spark.table.engines import LocalEngine
+from deploy.cli.compact_job import Target, plan_rewrite, rewrite_topic
+from lake.rewrite.plan import PartitionPlan, RewriteOptions
+from lake.table.engines import LocalEngine
 from tests.support.dev_cluster import is_gone
 from tests.support.streaming_job import Job, start
 from tests.support.threaded_cluster import ThreadedCluster, until

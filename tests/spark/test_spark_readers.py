@@ -7,11 +7,11 @@ import pytest
 from pyspark.sql.datasource import DataSourceReader, InputPartition
 from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadMaxBytes, ReadMaxRows, ReadMinRows
 
+from lake.spark.cluster import SparkCluster
+from lake.spark.errors import DataLoss, OffsetsMismatch
+from lake.spark.source import BatchReader, StreamReader
+from lake.spark.starts import QueryStart
 from pyspark_penstock import DefaultSource
-from stream.spark.cluster import SparkCluster
-from stream.spark.errors import DataLoss, OffsetsMismatch
-from stream.spark.source import BatchReader, StreamReader
-from stream.spark.starts import QueryStart
 from tests.support.threaded_cluster import ThreadedCluster, until
 
 Place = tuple[int, int]

@@ -11,19 +11,19 @@ import pytest
 from confluent_kafka import Consumer, KafkaError, TopicPartition
 from pyspark.sql.types import StringType, StructField, StructType
 
-from stream.spark.sink.errors import InvalidRow, StaleWrite, TransactionFailed
-from stream.spark.sink.options import WriteOptions, parse_write
-from stream.spark.sink.staging import Staging
-from stream.spark.sink.transaction import Transaction, WriteId
-from stream.spark.sink.writers import BatchWriter, StreamWriter, TaskDone
+from lake.spark.sink.errors import InvalidRow, StaleWrite, TransactionFailed
+from lake.spark.sink.options import WriteOptions, parse_write
+from lake.spark.sink.staging import Staging
+from lake.spark.sink.transaction import Transaction, WriteId
+from lake.spark.sink.writers import BatchWriter, StreamWriter, TaskDone
 from tests.support.threaded_cluster import ThreadedCluster, until
 
 VALUE = StructType([StructField("value", StringType())])
 DRIVER = """
 import sys, time
 import pyarrow as pa
-from stream.spark.sink.options import parse_write
-from stream.spark.sink.transaction import Transaction, WriteId
+from lake.spark.sink.options import parse_write
+from lake.spark.sink.transaction import Transaction, WriteId
 
 def batches():
     yield pa.record_batch({"value": ["lost"] * 1_000})

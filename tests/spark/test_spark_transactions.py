@@ -8,13 +8,13 @@ from confluent_kafka.admin import AdminClient, OffsetSpec
 from pyspark.sql import SparkSession
 from pyspark.sql.streaming.datasource import ReadAllAvailable
 
+from lake.arrow.cluster import StoreCluster
+from lake.arrow.renew import ranges_of
+from lake.manifest.errors import OffsetsMissing
+from lake.spark.source import StreamReader
+from lake.table.source import TopicSource
 from penstock import scan
 from pyspark_penstock import DefaultSource
-from stream.manifest.errors import OffsetsMissing
-from stream.reader.cluster import StoreCluster
-from stream.reader.renew import ranges_of
-from stream.spark.source import StreamReader
-from stream.spark.table.source import TopicSource
 from tests.support.threaded_cluster import Row, ThreadedCluster
 
 TOPIC = "transactions"

@@ -7,7 +7,7 @@ from typing import Any
 
 from typer.testing import CliRunner
 
-from deploy.app import app
+from deploy.cli.app import app
 from deploy.errors import DeployError
 from tests.support.cluster import Cluster
 

@@ -7,16 +7,16 @@ from uuid import uuid4
 
 import msgspec
 
+from base.ids import NodeId
+from controller.api import messages as m
+from controller.api.client import ControllerClient
+from controller.api.follower import MetadataFollower
+from controller.api.stream_metadata import ControllerStreamMetadata
 from controller.config import ControllerConfig
 from controller.main import ControllerServer
 from controller.metadata.image import MetadataImage
-from controller.rpc import messages as m
-from controller.rpc.client import ControllerClient
-from controller.rpc.follower import MetadataFollower
-from controller.rpc.stream_metadata import ControllerStreamMetadata
-from controller.runtime import Runtime
+from controller.writer.runtime import Runtime
 from objectstore.memory import MemoryStore
-from stream.ids import NodeId
 from stream.ports import WalIdentity
 
 

@@ -7,14 +7,14 @@ from uuid import uuid4
 
 import msgspec
 
+from base.ids import NodeId
+from controller.api import messages as m
+from controller.api.client import ControllerClient
+from controller.api.follower import MetadataFollower
 from controller.config import ControllerConfig
 from controller.main import ControllerServer
 from controller.raft.transport import PeerTransport
-from controller.rpc import messages as m
-from controller.rpc.client import ControllerClient
-from controller.rpc.follower import MetadataFollower
 from objectstore.memory import MemoryStore
-from stream.ids import NodeId
 from stream.ports import WalIdentity
 from tests.support.controller_cluster import Broker, until
 from tests.support.ports import free_ports

@@ -3,7 +3,13 @@
 import asyncio
 from collections.abc import AsyncIterator, Sequence
 
-from broker.coordinator_log import Done, KeyValue, LogBatch, LogBounds, TransactionalProducer
+from broker.coordination.log import (
+    Done,
+    KeyValue,
+    LogBatch,
+    LogBounds,
+    TransactionalProducer,
+)
 from broker.wire.error_codes import ErrorCode
 
 

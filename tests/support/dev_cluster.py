@@ -7,7 +7,7 @@ import sys
 from pathlib import Path
 from typing import Any
 
-from deploy.cluster.handle import LocalCluster
+from deploy.local.handle import LocalCluster
 
 PENSTOCK = (sys.executable, "-P", "-m", "deploy.cli")
 

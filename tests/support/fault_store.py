@@ -15,7 +15,7 @@ from random import Random
 from typing import Any, TypeVar
 
 from broker.node import Broker
-from controller.rpc.client import ControllerClient
+from controller.api.client import ControllerClient
 from objectstore.faults import Fault, FaultyStore
 from objectstore.ports import ObjectStore
 from objectstore.retry import RetryingStore, RetryPolicy

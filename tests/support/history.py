@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterable, Mapping
 
 from controller.metadata.image import MetadataImage
 from controller.metadata.objects import ObjectPhase
-from stream.keys import parse_data_key
+from stream.format.keys import parse_data_key
 
 Part = tuple[str, int]
 """Topic name and partition."""

@@ -7,7 +7,7 @@ stays for ten seconds: readers plan by a manifest that may be a second old, more
 from collections.abc import Sequence
 from typing import Final
 
-from deploy.cluster.handle import LocalCluster
+from deploy.local.handle import LocalCluster
 
 _SETTINGS: Final = (
     "upload.block.max.age.ms=500",

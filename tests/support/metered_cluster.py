@@ -17,7 +17,7 @@ from typing import Self
 from prometheus_client.metrics_core import Metric
 from prometheus_client.parser import text_string_to_metric_families
 
-from deploy.cluster.plan import ClusterOptions, Ports, plan_cluster
+from deploy.local.plan import ClusterOptions, Ports, plan_cluster
 from tests.support.ports import free_port
 
 READY_S = 60.0

@@ -7,17 +7,29 @@ from typing import Any
 import pyarrow as pa
 from crc32c import crc32c
 
+from base.ids import (
+    Millis,
+    NodeEpoch,
+    NodeId,
+    Offset,
+    StreamId,
+    WalSequence,
+)
+from lake.arrow.columns import NAMES
+from lake.arrow.decode import Aborted, Decoder, Place
+from lake.fetch.limits import ReadConfig
+from lake.fetch.slices import Slice
 from objectstore.ports import ObjectStore
 from stream.batch.header import CRC_AT, CRC_START, HEADER, iter_headers
 from stream.batch.records import Record, decode_records
+from stream.format.builder import (
+    BuiltObject,
+    RunEntry,
+    StreamRun,
+    build_object,
+)
 from stream.format.layout import NO_SEQUENCE
-from stream.format.writer import BuiltObject, RunEntry, StreamRun, build_object
-from stream.ids import Millis, NodeEpoch, NodeId, Offset, StreamId, WalSequence
 from stream.ports import ObjectRole, WalIdentity
-from stream.reader.columns import NAMES
-from stream.reader.config import ReadConfig
-from stream.reader.decode import Aborted, Decoder, Place
-from stream.reader.slices import Slice
 
 ALL = NAMES
 Row = tuple[int, int, bytes | None, bytes | None, tuple[tuple[str, bytes | None], ...]]

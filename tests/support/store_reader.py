@@ -3,17 +3,22 @@
 import asyncio
 from collections.abc import Sequence
 
+from base.ids import (
+    Millis,
+    ObjectId,
+    Offset,
+    StreamId,
+)
+from lake.fetch.slices import Slice
+from lake.manifest.plan import OffsetRange
+from lake.manifest.view import ClusterView
 from objectstore.errors import ObjectNotFound
 from objectstore.ports import ObjectStore
 from stream.batch.header import iter_headers
 from stream.batch.records import decode_records
-from stream.block_cache import BlockCache
-from stream.ids import Millis, ObjectId, Offset, StreamId
-from stream.manifest.plan import OffsetRange
-from stream.manifest.view import ClusterView
-from stream.object_reader import ObjectReader
+from stream.cache.block_cache import BlockCache
 from stream.ports import ObjectRange, ObjectRole, StreamRange
-from stream.reader.slices import Slice
+from stream.read.object_reader import ObjectReader
 from tests.support.ack_recorder import Load, number_of
 
 

@@ -9,9 +9,17 @@ from collections import deque
 from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass, field
 
+from base.ids import (
+    NodeEpoch,
+    NodeId,
+    ObjectId,
+    Offset,
+    StreamEpoch,
+    StreamId,
+    WalSequence,
+)
 from stream.errors import NotContiguous, StreamFenced, StreamNotClosed, StreamNotOpened, WalFenced
-from stream.ids import NodeEpoch, NodeId, ObjectId, Offset, StreamEpoch, StreamId, WalSequence
-from stream.keys import data_key, parse_wal_key
+from stream.format.keys import data_key, parse_wal_key
 from stream.ports import (
     CommitObjects,
     NewObject,

@@ -4,12 +4,17 @@ import asyncio
 from collections.abc import AsyncIterator, Callable, Sequence
 from random import Random
 
+from base.ids import (
+    Millis,
+    Offset,
+    StreamEpoch,
+    StreamId,
+)
 from objectstore.body import join_body
 from objectstore.ports import Body, ObjectInfo, ObjectStore, ObjectTail
 from stream.batch.records import Record, decode_records, encode_batch
 from stream.config import StreamConfig
 from stream.errors import StreamError
-from stream.ids import Millis, Offset, StreamEpoch, StreamId
 from stream.ports import OpenStream, WalIdentity
 from stream.storage import AppendEntry, Storage, StreamHandle
 from tests.support.stream_metadata import MemoryController, MemoryStreamMetadata

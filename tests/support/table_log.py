@@ -8,7 +8,7 @@ from typing import Any
 
 from confluent_kafka import Producer
 
-from controller.rpc.messages import CreateTopics, NewTopic
+from controller.api.messages import CreateTopics, NewTopic
 from objectstore.directory import DirectoryStore
 from stream.config import StreamConfig
 from tests.support.cluster import Cluster

@@ -8,14 +8,14 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from stream.reader.cluster import StoreCluster
-from stream.spark.table.engines import Engine, LocalEngine
-from stream.spark.table.model import Commit, Layout
-from stream.spark.table.source import TopicSource
-from stream.spark.table.sync import BatchReport, SyncOptions, TableSync
-from stream.spark.table.tables import ExportTable
-from stream.spark.table.values import ValueFormat
-from stream.spark.table.warehouse import Warehouse
+from lake.arrow.cluster import StoreCluster
+from lake.table.engines import Engine, LocalEngine
+from lake.table.model import Commit, Layout
+from lake.table.source import TopicSource
+from lake.table.sync import BatchReport, SyncOptions, TableSync
+from lake.table.tables import ExportTable
+from lake.table.values import ValueFormat
+from lake.table.warehouse import Warehouse
 from tests.support.table_log import SCHEMA, Log
 
 JSON = ValueFormat("json", SCHEMA)

@@ -14,18 +14,18 @@ from typing import Any, Self, TypeVar
 from confluent_kafka import Consumer, Message, Producer, TopicPartition
 from confluent_kafka.admin import AdminClient, NewPartitions, NewTopic
 
+from base.ids import NodeId, Offset
 from broker.partition.partition import Partition
 from controller.metadata.image import MetadataImage
-from deploy.cluster.moto_store import listen
+from deploy.local.moto_store import listen
+from lake.fetch.slices import Slice
+from lake.manifest.plan import OffsetRange
+from lake.spark.cluster import Found, SparkCluster
+from lake.spark.offsets import TopicPartition as SparkPartition
+from lake.spark.options import Topics
 from objectstore.ports import ObjectStore
 from objectstore.url import open_store
 from stream.config import StreamConfig
-from stream.ids import NodeId, Offset
-from stream.manifest.plan import OffsetRange
-from stream.reader.slices import Slice
-from stream.spark.cluster import Found, SparkCluster
-from stream.spark.offsets import TopicPartition as SparkPartition
-from stream.spark.options import Topics
 from tests.support.cluster import Cluster
 
 _T = TypeVar("_T")
@@ -43,7 +43,7 @@ class ThreadedCluster:
         listening = listen(0)
         environment = {**os.environ, "PYTHONPATH": os.pathsep.join(path for path in sys.path if path)}
         with listening:
-            command = (sys.executable, "-m", "deploy.cluster.moto_store", "--bucket", "penstock", "--fd", str(listening.fileno()))
+            command = (sys.executable, "-m", "deploy.local.moto_store", "--bucket", "penstock", "--fd", str(listening.fileno()))
             self._moto = subprocess.Popen(command, pass_fds=(listening.fileno(),), env=environment)
             self.store_url = f"s3://penstock?endpoint=http://127.0.0.1:{listening.getsockname()[1]}"
         self._loop = asyncio.new_event_loop()

@@ -16,8 +16,8 @@ from typing import Any
 
 import pytest
 
-from deploy.cluster.directories import TEMPORARY_PREFIX
-from deploy.cluster.handle import LocalCluster
+from deploy.local.directories import TEMPORARY_PREFIX
+from deploy.local.handle import LocalCluster
 from tests.support.dev_cluster import PENSTOCK, asked, is_gone, penstock, pids_of
 
 pytestmark = pytest.mark.system

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from deploy.cluster.handle import LocalCluster
+from deploy.local.handle import LocalCluster
 from tests.support.clients import until
 from tests.support.dev_cluster import PENSTOCK, asked, penstock
 

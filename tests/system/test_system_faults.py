@@ -10,8 +10,8 @@ from random import Random
 
 import pytest
 
-from deploy.cluster.handle import LocalCluster
-from deploy.cluster.state import ProcessState
+from deploy.clients.state_file import ProcessState
+from deploy.local.handle import LocalCluster
 from tests.support.ack_recorder import AioLoad, ConfluentLoad, check, read_back
 from tests.support.dev_cluster import asked, penstock
 

@@ -5,7 +5,7 @@ from collections.abc import AsyncIterator, Iterator
 
 import pytest
 
-from deploy.cluster.handle import LocalCluster
+from deploy.local.handle import LocalCluster
 from objectstore.ports import ObjectStore
 from objectstore.url import open_store
 from tests.support.ack_recorder import ConfluentLoad, check

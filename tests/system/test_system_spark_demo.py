@@ -7,13 +7,13 @@ from pathlib import Path
 
 import pytest
 
-from deploy.cluster.handle import LocalCluster
+from deploy.clients.kafka import Kafka
 from deploy.demo import clients
 from deploy.demo.delays import Delay, delays_in, difference
 from deploy.demo.flights import Flight, read_flights
-from deploy.kafka import Kafka
+from deploy.local.handle import LocalCluster
+from lake.manifest.errors import UnknownPartition
 from penstock import scan
-from stream.manifest.errors import UnknownPartition
 
 ROOT = Path(__file__).resolve().parents[2]
 RECORDS = 20_000

@@ -12,10 +12,10 @@ import pytest
 from confluent_kafka import Producer
 from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTraceServiceRequest
 
-from controller.rpc.client import ControllerClient
-from controller.rpc.messages import AlterReassignments, PartitionTarget
-from deploy.cluster.handle import LocalCluster
-from stream.ids import NodeId
+from base.ids import NodeId
+from controller.api.client import ControllerClient
+from controller.api.messages import AlterReassignments, PartitionTarget
+from deploy.local.handle import LocalCluster
 
 pytestmark = pytest.mark.system
 

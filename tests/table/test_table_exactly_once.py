@@ -7,8 +7,8 @@ from typing import Any
 import pytest
 from pyiceberg.catalog import load_catalog
 
-from stream.spark.table.errors import CommitUnknown
-from stream.spark.table.model import Commit
+from lake.table.errors import CommitUnknown
+from lake.table.model import Commit
 from tests.support.table_log import Log
 from tests.support.table_runs import Run, Stopped, check_row
 

@@ -8,12 +8,12 @@ from typing import Any
 import pyarrow.parquet as pq
 import pytest
 
-from stream.spark.table.compact import compact
-from stream.spark.table.errors import InvalidTable, OtherTopic, RecordsLost
-from stream.spark.table.model import Commit
-from stream.spark.table.plan import Bounds, wanted_ranges
-from stream.spark.table.query import query
-from stream.spark.table.values import ValueFormat
+from lake.table.compact import compact
+from lake.table.errors import InvalidTable, OtherTopic, RecordsLost
+from lake.table.model import Commit
+from lake.table.plan import Bounds, wanted_ranges
+from lake.table.query import query
+from lake.table.values import ValueFormat
 from tests.support.table_log import BEGIN_MS, DAY_MS, SCHEMA, Log
 from tests.support.table_runs import Run
 

@@ -3,10 +3,15 @@
 from hypothesis import given
 from hypothesis import strategies as st
 
-from stream.reader.slices import Slice
-from stream.spark.table.model import Commit, FileEntry, TableState
-from stream.spark.table.plan import cut_batch, end_offsets, file_tasks, merge_tasks
-from stream.spark.table.settle import Verdict, verdict
+from lake.fetch.slices import Slice
+from lake.table.model import Commit, FileEntry, TableState
+from lake.table.plan import (
+    cut_batch,
+    end_offsets,
+    file_tasks,
+    merge_tasks,
+)
+from lake.table.settle import Verdict, verdict
 
 
 @st.composite

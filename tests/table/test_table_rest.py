@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from stream.spark.table.query import query
-from stream.spark.table.warehouse import Warehouse
+from lake.table.query import query
+from lake.table.warehouse import Warehouse
 from tests.support.rest_catalog import Lost, RestCatalog, rest_catalog
 from tests.support.table_log import Log
 from tests.support.table_runs import Run

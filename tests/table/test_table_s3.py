@@ -8,8 +8,8 @@ import boto3
 import pytest
 from moto.server import ThreadedMotoServer
 
-from stream.spark.table.query import query
-from stream.spark.table.warehouse import Warehouse
+from lake.table.query import query
+from lake.table.warehouse import Warehouse
 from tests.support.table_log import Log
 from tests.support.table_runs import Run
 

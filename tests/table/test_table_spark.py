@@ -5,8 +5,8 @@ from pathlib import Path
 
 import pytest
 
-from stream.spark.table.compact import compact
-from stream.spark.table.engines import SparkEngine
+from lake.table.compact import compact
+from lake.table.engines import SparkEngine
 from tests.support.table_log import Log
 from tests.support.table_runs import Run
 

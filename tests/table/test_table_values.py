@@ -15,8 +15,8 @@ from google.protobuf.message_factory import GetMessageClass
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from stream.spark.table.errors import InvalidSchema
-from stream.spark.table.values import ValueDecoder, ValueFormat
+from lake.table.errors import InvalidSchema
+from lake.table.values import ValueDecoder, ValueFormat
 
 AVRO: dict[str, Any] = {
     "type": "record",

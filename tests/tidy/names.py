@@ -14,10 +14,20 @@ import yaml
 from typer.core import TyperCommand, TyperGroup
 
 from controller.metadata.topic_configs import TOPIC_CONFIGS
-from deploy.app import app
-from deploy.config.definition import ROLES, flag_of, settings_of, variable_of
-from deploy.config.sources import CONFIG_FLAG, FOREIGN_VARIABLES, PREFIX, SET_FLAG
-from deploy.metrics.table import METRICS
+from deploy.cli.app import app
+from deploy.node.config.definition import (
+    ROLES,
+    flag_of,
+    settings_of,
+    variable_of,
+)
+from deploy.node.config.sources import (
+    CONFIG_FLAG,
+    FOREIGN_VARIABLES,
+    PREFIX,
+    SET_FLAG,
+)
+from deploy.node.metrics.table import METRICS
 from pytest_penstock.plugin import _OPTIONS as PLUGIN_OPTIONS
 from tests.tidy.repository import ROOT, files, sources, text
 

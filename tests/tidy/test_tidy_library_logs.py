@@ -1,4 +1,4 @@
-"""What programs import as a library logs through `objectstore.log`: structlog by itself would print on the program's stdout."""
+"""What programs import as a library logs through `base.log`: structlog by itself would print on the program's stdout."""
 
 import subprocess
 import sys
@@ -6,9 +6,10 @@ from pathlib import Path
 
 _LOADED = """
 import sys
-import stream.reader.topic_scan, stream.reader.cluster, stream.reader.read, stream.spark.source, stream.spark.tasks
-import stream.spark.table.sync, stream.spark.sink.writers, stream.spark.sink.transaction, stream.spark.compact.run
-print(*(module.__file__ for name, module in sys.modules.items() if name.split(".")[0] in {"objectstore", "stream"} and module.__file__))
+import lake.arrow.topic_scan, lake.arrow.cluster, lake.arrow.read, lake.spark.source, lake.spark.tasks
+import lake.table.sync, lake.spark.sink.writers, lake.spark.sink.transaction, lake.rewrite.run
+ours = {"base", "objectstore", "stream", "lake"}
+print(*(module.__file__ for name, module in sys.modules.items() if name.split(".")[0] in ours and module.__file__))
 """
 _CALLS = ("structlog.get_logger(", "from structlog import")
 
@@ -18,4 +19,4 @@ def test_modules_of_readers_do_not_log_by_structlogs_defaults() -> None:
     files = [Path(name) for name in done.stdout.split()]
     assert any(file.name == "topic_scan.py" for file in files)
     wrong = [str(file) for file in files if any(call in file.read_text() for call in _CALLS)]
-    assert wrong == [], "use `from objectstore.log import get_logger`"
+    assert wrong == [], "use `from base.log import get_logger`"

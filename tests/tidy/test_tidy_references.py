@@ -13,7 +13,7 @@ from fnmatch import fnmatch
 from functools import cache
 from pathlib import Path
 
-from deploy.config.definition import ROLES, settings_of
+from deploy.node.config.definition import ROLES, settings_of
 from tests.tidy.markdown import anchors, links, prose
 from tests.tidy.repository import ROOT, files, listed, packages, shown, text
 

@@ -10,16 +10,17 @@ from random import Random
 from types import SimpleNamespace
 from uuid import UUID
 
+from base.ids import StreamEpoch
 from broker.config import BrokerConfig
 from broker.handlers.fetch import handle_fetch
 from broker.handlers.list_offsets import handle_list_offsets
 from broker.handlers.offset_for_leader_epoch import handle_offset_for_leader_epoch
 from broker.handlers.produce import handle_produce
 from broker.handlers.txn_markers import handle_write_txn_markers
+from broker.network.request import RequestContext
 from broker.partition.manager import PartitionManager
-from broker.partition.notice import NoticeConfig
+from broker.partition.move_notice import NoticeConfig
 from broker.partition.partition import Partition
-from broker.ports import RequestContext
 from broker.wire import apis
 from broker.wire.codecs import CODECS
 from broker.wire.gen import fetch as wire_fetch
@@ -28,22 +29,21 @@ from broker.wire.gen import offset_for_leader_epoch as wire_epoch
 from broker.wire.gen import produce as wire_produce
 from broker.wire.gen import write_txn_markers as wire_markers
 from broker.wire.primitives import Reader, Writer
-from controller.errors import refusal
+from controller.api import messages as m
+from controller.api.errors import refusal
+from controller.api.stream_metadata import ControllerStreamMetadata
 from controller.managers import commits, nodes, objects, reassign, recovery, streams, topics
 from controller.metadata.delta import MetadataDelta
 from controller.metadata.image import MetadataImage
 from controller.metadata.records import ClusterRecord, ConfigRecord, PartitionRecord, WalRecord
 from controller.metadata.topics import PartitionKey
-from controller.rpc import messages as m
-from controller.rpc.stream_metadata import ControllerStreamMetadata
 from objectstore.memory import MemoryStore
 from stream.batch.control import decode_marker
 from stream.batch.header import TRANSACTIONAL_MASK, iter_headers
 from stream.batch.records import Record, decode_records, encode_batch
 from stream.config import StreamConfig
-from stream.ids import StreamEpoch
 from stream.ports import WalIdentity
-from stream.recovery import recover_wal
+from stream.recovery.recoverer import recover_wal
 from stream.storage import Storage
 
 CONFIG = StreamConfig(wal_linger_ms=0, wal_linger_idle_ms=0, wal_pause_ms=0)

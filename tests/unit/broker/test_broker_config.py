@@ -2,9 +2,9 @@
 
 import pytest
 
+from base.settings import SettingInvalid
 from broker.config import BrokerConfig
-from broker.log_limit import LogLimit
-from stream.setting import SettingInvalid
+from broker.network.log_limit import LogLimit
 
 
 @pytest.mark.parametrize(

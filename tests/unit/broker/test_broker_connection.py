@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from broker.connection import FrameReader, ResponseOrder
+from broker.network.connection import FrameReader, ResponseOrder
 from broker.wire.errors import FrameTooLarge
 
 BYTES_MAX = 1_000_000

@@ -10,13 +10,20 @@ from uuid import UUID, uuid4
 
 import pytest
 
+from base.ids import (
+    NodeEpoch,
+    NodeId,
+    StreamEpoch,
+    StreamId,
+)
 from broker.config import BrokerConfig
-from broker.departed import LISTED_S, DepartedBrokers
-from broker.dispatch import RequestDispatcher
 from broker.errors import ErrorCode
+from broker.handlers.departed import LISTED_S, DepartedBrokers
+from broker.handlers.dispatch import RequestDispatcher
+from broker.handlers.node import Handler, Node
 from broker.handlers.table import INLINE, make_handlers
-from broker.ports import Handler, Node, Response
-from broker.server import CannotAnswer
+from broker.network.request import Response
+from broker.network.server import CannotAnswer
 from broker.transactions.producer_ids import ProducerIds
 from broker.wire import apis, framing
 from broker.wire.codecs import CODECS
@@ -33,12 +40,11 @@ from broker.wire.gen import (
     list_groups,
     metadata,
 )
+from controller.api import messages
 from controller.metadata.image import MetadataImage
 from controller.metadata.records import ConfigRecord, NodeRecord, PartitionRecord, Record, StreamCreated, TopicRecord
-from controller.rpc import messages
 from stream.compaction.plan import CompactionConfig
 from stream.config import StreamConfig
-from stream.ids import NodeEpoch, NodeId, StreamEpoch, StreamId
 
 
 @dataclass

@@ -6,8 +6,8 @@ from uuid import UUID
 
 import pytest
 
-from broker.load_meter import AppendTimes, LoadMeter
-from controller.rpc.load_messages import PARTITIONS_PER_REPORT_MAX, Load
+from broker.partition.load_meter import AppendTimes, LoadMeter
+from controller.api.load_messages import PARTITIONS_PER_REPORT_MAX, Load
 from tests.unit.broker.partition_world import World, batch
 
 

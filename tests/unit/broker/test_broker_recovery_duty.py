@@ -6,14 +6,14 @@ from uuid import UUID
 
 import pytest
 
+from base.ids import NodeEpoch, NodeId, WalSequence
 from broker import recovery_duty
 from broker.recovery_duty import RecoveryDuty
 from controller.metadata.delta import MetadataDelta
 from controller.metadata.image import MetadataImage
 from controller.metadata.records import KeyValueRecord, NodeRecord, Record, WalEnded, WalRecord
-from controller.wal_losses import acceptance_key, accepted_losses, encode_slots
+from controller.metadata.wal_losses import acceptance_key, accepted_losses, encode_slots
 from stream.errors import WalDamaged
-from stream.ids import NodeEpoch, NodeId, WalSequence
 from stream.ports import WalIdentity
 
 ME = WalIdentity(NodeId(1), NodeEpoch(5))

@@ -10,8 +10,8 @@ import pytest
 import uvloop
 
 from broker.config import BrokerConfig
-from broker.ports import ConnectionInfo, Respond, Response
-from broker.server import CannotAnswer, PortTaken, Server
+from broker.network.request import ConnectionInfo, Respond, Response
+from broker.network.server import CannotAnswer, PortTaken, Server
 from broker.wire.errors import Truncated
 
 

@@ -5,9 +5,9 @@ from collections.abc import Iterator
 
 import pytest
 
-from broker.coordinated import LOAD_SLICE_COUNT, Coordinated
-from broker.coordinator_compaction import CompactionLimits, Live
-from broker.coordinator_log import LogBatch, TopicLog
+from broker.coordination.compaction import CompactionLimits, Live
+from broker.coordination.log import LogBatch, TopicLog
+from broker.coordination.shards import LOAD_SLICE_COUNT, Coordinated
 from broker.wire.error_codes import ErrorCode
 from tests.support.coordinator_log import MemoryLog
 from tests.unit.broker.partition_world import World, transactional

@@ -4,7 +4,7 @@ import asyncio
 
 import pytest
 
-from broker.coordinator_log import TopicLog
+from broker.coordination.log import TopicLog
 from broker.partition.log import LogInconsistent
 from tests.unit.broker.partition_world import World, batch, transactional
 

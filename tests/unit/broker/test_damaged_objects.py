@@ -75,7 +75,7 @@ async def damaged():
 @pytest.fixture
 def at_once(monkeypatch):
     """Time makes no difference between missing and lost."""
-    monkeypatch.setattr("stream.damage.CERTAIN_S", 0.0)
+    monkeypatch.setattr("stream.read.damage.CERTAIN_S", 0.0)
 
 
 async def test_everything_before_an_object_that_is_gone_is_given_and_its_place_is_an_error(damaged):

@@ -8,8 +8,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from broker.coordinated import partition_for
-from broker.coordinator_log import TransactionalProducer
+from broker.coordination.log import TransactionalProducer
+from broker.coordination.shards import partition_for
 from broker.groups.coordinator import GroupCoordinator
 from broker.groups.model import GroupLimits, GroupState, JoinRequest, Member, Protocol, SyncRequest
 from broker.groups.offsets import GroupOffsets, TopicPartition

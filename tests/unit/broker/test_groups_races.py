@@ -7,8 +7,8 @@ from collections.abc import Iterator
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from broker.coordinator_compaction import CompactionLimits
-from broker.coordinator_log import TransactionalProducer
+from broker.coordination.compaction import CompactionLimits
+from broker.coordination.log import TransactionalProducer
 from broker.groups.coordinator import GroupCoordinator
 from broker.groups.model import GroupLimits
 from broker.groups.offsets import GroupOffsets, TopicPartition

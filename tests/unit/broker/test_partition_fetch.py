@@ -5,7 +5,7 @@ from uuid import UUID
 
 import pytest
 
-from broker.fetch.byte_limiter import ByteLimiter
+from broker.partition.byte_limiter import ByteLimiter
 from broker.wire.error_codes import ErrorCode
 from tests.unit.broker.partition_world import NOW, World, batch
 

@@ -5,10 +5,10 @@ import asyncio
 import msgspec
 import pytest
 
-from broker.partition.life import Lifecycle
+from broker.network.server import CannotAnswer
 from broker.partition.log import LogConfig
+from broker.partition.opener import Lifecycle
 from broker.partition.partition import Partition
-from broker.server import CannotAnswer
 from broker.wire.error_codes import ErrorCode
 from controller.metadata.records import PartitionRecord
 from tests.unit.broker.partition_world import NOW, World, batch, idempotent, key_of

@@ -5,9 +5,9 @@ import asyncio
 from broker.partition import refused
 from broker.partition.partition import Partition
 from broker.wire.error_codes import ErrorCode
+from controller.api import messages as m
 from controller.managers import reassign
 from controller.metadata.topics import is_moving
-from controller.rpc import messages as m
 from tests.unit.broker.partition_world import World, batch, idempotent
 
 

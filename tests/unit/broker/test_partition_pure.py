@@ -2,7 +2,7 @@
 
 import pytest
 
-from broker.fetch.delayed import FetchWait
+from broker.partition.delayed_fetch import FetchWait
 from broker.partition.leader_epochs import LeaderEpochs
 from broker.partition.producer_state import SEQUENCES_COUNT, KnownBatch, ProducerState
 from broker.partition.validation import DEFAULT_RULES, Refusal, TopicRules, validate_batch

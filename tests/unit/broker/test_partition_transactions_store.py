@@ -8,13 +8,13 @@ import pytest
 from broker.wire.error_codes import ErrorCode
 from controller.manifest.changes import ManifestChanges
 from controller.manifest.ledger import Ledger
-from stream.keys import manifest_key
-from stream.manifest.codec import Draft
-from stream.manifest.errors import OffsetsLost, OffsetsMissing
-from stream.manifest.model import LiveWal, ManifestRoot
-from stream.manifest.plan import OffsetRange
-from stream.manifest.view import ClusterView
-from stream.reader.read import read_slices
+from lake.arrow.read import read_slices
+from lake.manifest.errors import OffsetsLost, OffsetsMissing
+from lake.manifest.plan import OffsetRange
+from lake.manifest.view import ClusterView
+from stream.format.keys import manifest_key
+from stream.format.manifest.codec import Draft
+from stream.format.manifest.model import LiveWal, ManifestRoot
 from tests.unit.broker.partition_world import World, batch, transactional
 
 

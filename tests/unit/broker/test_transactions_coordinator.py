@@ -7,14 +7,14 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from broker.connection_order import LateRequest
-from broker.coordinated import partition_for
+from base.ids import NodeId
+from broker.coordination.connection_order import LateRequest
+from broker.coordination.shards import partition_for
 from broker.transactions.coordinator import TransactionCoordinator
 from broker.transactions.markers import MarkerSender, Target
 from broker.transactions.model import ProducerIdentity, TopicPartition, TransactionLimits, TransactionMetadata, TransactionState
 from broker.transactions.records import MalformedTransactionRecord, decode_key, decode_value, encode_key, encode_value
 from broker.wire.error_codes import ErrorCode
-from stream.ids import NodeId
 from tests.support.coordinator_log import MemoryLog
 
 LIMITS = TransactionLimits(transactions_max=2)

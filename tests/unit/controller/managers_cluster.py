@@ -4,16 +4,17 @@ from collections.abc import Sequence
 from typing import TypeVar
 from uuid import UUID
 
-from controller.managers import commits, nodes, objects, reassign, recovery, streams, topics
-from controller.managers.elections import elect_leaderless
-from controller.managers.result import Result
-from controller.metadata.codec import decode_record, encode_record
-from controller.metadata.image import MetadataImage
-from controller.metadata.objects import ObjectState
-from controller.metadata.records import ClusterRecord, MetadataOffset, PartitionRecord, RangeEntry, Record
-from controller.metadata.snapshot import ImageCopy
-from controller.metadata.topics import PartitionKey, leader_of
-from controller.rpc.messages import (
+from base.ids import (
+    Millis,
+    NodeEpoch,
+    NodeId,
+    ObjectId,
+    Offset,
+    StreamEpoch,
+    StreamId,
+    WalSequence,
+)
+from controller.api.messages import (
     AlterReassignments,
     CloseItem,
     Commit,
@@ -35,9 +36,17 @@ from controller.rpc.messages import (
     Status,
     TrimStream,
 )
-from controller.timeline import Timeline
-from stream.ids import Millis, NodeEpoch, NodeId, ObjectId, Offset, StreamEpoch, StreamId, WalSequence
-from stream.keys import wal_key
+from controller.managers import commits, nodes, objects, reassign, recovery, streams, topics
+from controller.managers.elections import elect_leaderless
+from controller.managers.result import Result
+from controller.metadata.codec import decode_record, encode_record
+from controller.metadata.image import MetadataImage
+from controller.metadata.objects import ObjectState
+from controller.metadata.records import ClusterRecord, MetadataOffset, PartitionRecord, RangeEntry, Record
+from controller.metadata.snapshot import ImageCopy
+from controller.metadata.topics import PartitionKey, leader_of
+from controller.writer.timeline import Timeline
+from stream.format.keys import wal_key
 from stream.ports import ObjectRole, WalIdentity
 
 T = TypeVar("T")

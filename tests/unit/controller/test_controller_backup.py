@@ -11,22 +11,35 @@ from uuid import uuid4
 import msgspec
 import pytest
 
+from base.ids import (
+    Millis,
+    NodeId,
+    Offset,
+    StreamId,
+    WalSequence,
+)
+from controller.api import messages as m
+from controller.api.errors import (
+    BackupCorrupt,
+    BackupFenced,
+    BackupGap,
+    LogBehindBackup,
+    NotLeader,
+    RecoveryRefused,
+)
 from controller.backup.layout import HISTORY_GAP, LogObject, droppable, needed_objects, pack, splice, unpack
 from controller.backup.log import BackupLog
 from controller.backup.new_streams import NewStreams
 from controller.backup.writer import Backup
 from controller.config import ControllerConfig
-from controller.errors import BackupCorrupt, BackupFenced, BackupGap, LogBehindBackup, NotLeader, RecoveryRefused
+from controller.disaster_recovery.recovery import Recovery, cluster_ids
 from controller.main import ControllerServer
 from controller.metadata.codec import encode_record
 from controller.metadata.records import ControllerEpoch, KeyValueRecord, MetadataOffset
 from controller.raft.messages import Base, Members
-from controller.recover.recovery import Recovery, cluster_ids
-from controller.rpc import messages as m
 from objectstore.memory import MemoryStore
 from objectstore.ports import Body
-from stream.ids import Millis, NodeId, Offset, StreamId, WalSequence
-from stream.keys import backup_key, wal_key
+from stream.format.keys import backup_key, wal_key
 from stream.ports import CommitObjects, NewObject, ObjectRole, OpenedStream, OpenStream, StreamRange
 from tests.support.controller_cluster import Cluster, until
 from tests.support.controller_quorum import Quorum

@@ -2,15 +2,26 @@
 
 from uuid import UUID
 
+from base.ids import (
+    Millis,
+    NodeEpoch,
+    NodeId,
+    StreamEpoch,
+)
+from controller.api.load_messages import (
+    LeaderMove,
+    Load,
+    MoveLeaders,
+    PartitionLoad,
+    ReportLoad,
+)
+from controller.api.messages import NewTopic, Status
 from controller.balance.loads import KEPT_MS, TRUSTED_MS, LoadBook
 from controller.balance.plan import BrokerSlot, Limits, PartitionSlot, plan
 from controller.balance.slow import SLOW_REPORTS, WELL_REPORTS, SlowBrokers
 from controller.balance.view import NO_REPORT, Conditions, view
 from controller.managers import reassign
 from controller.metadata.topics import PartitionKey
-from controller.rpc.load_messages import LeaderMove, Load, MoveLeaders, PartitionLoad, ReportLoad
-from controller.rpc.messages import NewTopic, Status
-from stream.ids import Millis, NodeEpoch, NodeId, StreamEpoch
 from tests.unit.controller.managers_cluster import MOVE_TIMEOUT_MS, Cluster
 
 KEY = PartitionKey(UUID(int=7), 0)

@@ -7,9 +7,16 @@ from uuid import uuid4
 
 import pytest
 
-from controller.rpc.load_messages import Load, LoadReported, MovesProposed, PartitionLoad, ProposeMoves, ReportLoad
-from controller.rpc.messages import CreateTopics, NewTopic, RegisterBroker
-from stream.ids import NodeEpoch, NodeId, StreamEpoch
+from base.ids import NodeEpoch, NodeId, StreamEpoch
+from controller.api.load_messages import (
+    Load,
+    LoadReported,
+    MovesProposed,
+    PartitionLoad,
+    ProposeMoves,
+    ReportLoad,
+)
+from controller.api.messages import CreateTopics, NewTopic, RegisterBroker
 from tests.support.controller_cluster import Broker, Cluster, until, until_async
 
 PARTITIONS = 6

@@ -5,16 +5,21 @@ from collections.abc import Callable, Sequence
 
 import pytest
 
+from base.ids import Millis, StreamId
+from controller.api.messages import Status
 from controller.manifest.publisher import ManifestPublisher
-from controller.rpc.messages import Status
+from lake.manifest.view import ClusterView
+from lake.rewrite.job import RewriteResult, RewriteTask
+from lake.rewrite.plan import RewriteOptions
+from lake.rewrite.run import (
+    PUBLISH_S,
+    BulkRewrite,
+    Exchange,
+    RewriteReport,
+)
 from objectstore.memory import MemoryStore
 from stream.compaction.plan import Merge
-from stream.ids import Millis, StreamId
-from stream.manifest.view import ClusterView
 from stream.ports import NewObject, ObjectRole, PreparedObject, StreamRange
-from stream.spark.compact.job import RewriteResult, RewriteTask
-from stream.spark.compact.plan import RewriteOptions
-from stream.spark.compact.run import PUBLISH_S, BulkRewrite, Exchange, RewriteReport
 from tests.unit.controller.managers_cluster import part, replaced, uploaded
 from tests.unit.controller.test_controller_manifest_publisher import World
 

@@ -4,12 +4,17 @@ from pathlib import Path
 
 import pytest
 
+from base.clock import steady
+from base.ids import (
+    Millis,
+    NodeId,
+    Offset,
+    StreamId,
+)
+from controller.api import messages as m
 from controller.metadata.objects import ObjectPhase
-from controller.rpc import messages as m
-from controller.runtime import Runtime
-from stream.clock import steady
+from controller.writer.runtime import Runtime
 from stream.errors import ObjectNotPrepared
-from stream.ids import Millis, NodeId, Offset, StreamId
 from stream.ports import CommitObjects, NewObject, ObjectRole, OpenStream, PreparedObject, StreamRange
 from tests.support.controller_cluster import Broker, Cluster, until
 

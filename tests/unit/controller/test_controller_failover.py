@@ -5,11 +5,17 @@ from uuid import UUID
 import msgspec
 import pytest
 
+from base.ids import NodeEpoch, NodeId, WalSequence
+from controller.api.messages import (
+    NewTopic,
+    Progress,
+    RegisterBroker,
+    Status,
+    UnregisterBroker,
+)
 from controller.managers import elections, nodes, recovery
 from controller.metadata.records import WalRecord
 from controller.metadata.topics import NO_LEADER, leader_of
-from controller.rpc.messages import NewTopic, Progress, RegisterBroker, Status, UnregisterBroker
-from stream.ids import NodeEpoch, NodeId, WalSequence
 from stream.ports import WalIdentity
 from tests.unit.controller.managers_cluster import Cluster, close, part, slot, stale
 

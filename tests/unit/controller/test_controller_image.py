@@ -5,6 +5,15 @@ from uuid import UUID
 import msgspec
 import pytest
 
+from base.ids import (
+    Millis,
+    NodeEpoch,
+    NodeId,
+    ObjectId,
+    Offset,
+    StreamId,
+    WalSequence,
+)
 from controller.managers import objects
 from controller.managers.nodes import fence_brokers
 from controller.metadata.codec import decode_record, encode_raw, encode_record
@@ -28,7 +37,6 @@ from controller.metadata.records import (
 )
 from controller.metadata.snapshot import RANGES_PER_RECORD_MAX, ImageCopy
 from controller.metadata.topics import PartitionKey
-from stream.ids import Millis, NodeEpoch, NodeId, ObjectId, Offset, StreamId, WalSequence
 from stream.ports import ObjectRole, WalIdentity
 from tests.unit.controller.managers_cluster import Cluster, part, slot, snapshot_of
 

@@ -4,9 +4,9 @@ from pathlib import Path
 
 import pytest
 
-from controller.directory import LocalFiles
-from controller.errors import JournalCorrupt, JournalForgot
-from controller.journal import Journal, Recovered
+from controller.api.errors import JournalCorrupt, JournalForgot
+from controller.raft.directory import LocalFiles
+from controller.raft.journal import Journal, Recovered
 from controller.raft.messages import Base, Entry, HardState, Members
 
 MEMBERS = Members((0, 1, 2))
@@ -16,7 +16,7 @@ STATES = [HardState(1, 0), HardState(1, 0), HardState(2, 1)]
 
 
 class Owner:
-    """Implements `controller.directory.JournalOwner` in memory."""
+    """Implements `controller.raft.directory.JournalOwner` in memory."""
 
     def __init__(self, directory_id: str = "d", journal_number: int = 0) -> None:
         self.directory_id = directory_id

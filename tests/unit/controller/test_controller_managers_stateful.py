@@ -7,11 +7,15 @@ import msgspec
 from hypothesis import HealthCheck, settings
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
-from controller.managers import commits, nodes, objects, reassign, recovery, rewrites, streams, topics
-from controller.managers.result import Result
-from controller.metadata.delta import MetadataDelta
-from controller.metadata.topics import NO_LEADER, PartitionKey, leader_of
-from controller.rpc.messages import (
+from base.ids import (
+    Millis,
+    NodeId,
+    Offset,
+    StreamEpoch,
+    StreamId,
+    WalSequence,
+)
+from controller.api.messages import (
     AlterReassignments,
     Commit,
     CommitRecovered,
@@ -28,8 +32,16 @@ from controller.rpc.messages import (
     TrimStream,
     UnregisterBroker,
 )
-from controller.rpc.rewrite_messages import CommitRewrite, PrepareRewrite, RewriteItem, RewriteSource
-from stream.ids import Millis, NodeId, Offset, StreamEpoch, StreamId, WalSequence
+from controller.api.rewrite_messages import (
+    CommitRewrite,
+    PrepareRewrite,
+    RewriteItem,
+    RewriteSource,
+)
+from controller.managers import commits, nodes, objects, reassign, recovery, rewrites, streams, topics
+from controller.managers.result import Result
+from controller.metadata.delta import MetadataDelta
+from controller.metadata.topics import NO_LEADER, PartitionKey, leader_of
 from stream.ports import ObjectRole, WalIdentity
 from tests.unit.controller.managers_cluster import Cluster, close, part, replaced, slot, snapshot_of, uploaded
 

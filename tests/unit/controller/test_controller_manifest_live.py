@@ -8,15 +8,15 @@ from uuid import uuid4
 
 import pytest
 
+from base.ids import Millis, Offset, WalSequence
+from controller.api import messages as m
 from controller.main import ControllerServer
-from controller.rpc import messages as m
+from lake.manifest.leases import HeldLease
+from lake.manifest.view import ClusterView
 from objectstore.errors import ObjectNotFound, Unavailable
 from objectstore.memory import MemoryStore
 from objectstore.ports import Body, ObjectInfo
-from stream.ids import Millis, Offset, WalSequence
-from stream.keys import wal_key
-from stream.manifest.leases import HeldLease
-from stream.manifest.view import ClusterView
+from stream.format.keys import wal_key
 from stream.ports import CommitObjects, NewObject, ObjectRole, OpenStream, StreamRange
 from tests.support.controller_cluster import Cluster, until, until_async
 

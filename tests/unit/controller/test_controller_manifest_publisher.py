@@ -8,20 +8,20 @@ from typing import Any, TypeVar
 
 import pytest
 
+from base.ids import Millis
 from controller.config import ControllerConfig
 from controller.manifest.publisher import ManifestPublisher, Superseded
 from controller.metadata.image import MetadataImage
 from controller.metadata.records import Record
+from lake.manifest.errors import ManifestNotFound, ManifestWentBack, SeveralClusters
+from lake.manifest.plan import OffsetRange
+from lake.manifest.sections import load_root
+from lake.manifest.view import ClusterView
 from objectstore.errors import ObjectNotFound, PreconditionFailed, Unavailable
 from objectstore.memory import MemoryStore
 from objectstore.ports import Body
 from stream.errors import ObjectCorrupt
-from stream.ids import Millis
-from stream.keys import manifest_key, parse_manifest_key
-from stream.manifest.errors import ManifestNotFound, ManifestWentBack, SeveralClusters
-from stream.manifest.plan import OffsetRange
-from stream.manifest.sections import load_root
-from stream.manifest.view import ClusterView
+from stream.format.keys import manifest_key, parse_manifest_key
 from stream.ports import WalIdentity
 from tests.unit.controller.managers_cluster import Cluster, part, replaced, snapshot_of, uploaded
 

@@ -9,18 +9,18 @@ import pytest
 from hypothesis import HealthCheck, settings
 from hypothesis.stateful import rule, run_state_machine_as_test
 
+from base.ids import Millis
 from controller.manifest import ledger as ledger_module
 from controller.manifest.changes import ManifestChanges
 from controller.manifest.ledger import Ledger
+from lake.manifest import view as view_module
+from lake.manifest.errors import OffsetsLost, OffsetsMissing, UnknownPartition
+from lake.manifest.plan import OffsetRange
+from lake.manifest.view import ClusterView
 from objectstore.memory import MemoryStore
-from stream.ids import Millis
-from stream.keys import manifest_key
-from stream.manifest import view as view_module
-from stream.manifest.codec import Draft
-from stream.manifest.errors import OffsetsLost, OffsetsMissing, UnknownPartition
-from stream.manifest.model import LiveWal, ManifestRoot
-from stream.manifest.plan import OffsetRange
-from stream.manifest.view import ClusterView
+from stream.format.keys import manifest_key
+from stream.format.manifest.codec import Draft
+from stream.format.manifest.model import LiveWal, ManifestRoot
 from tests.unit.controller.test_controller_managers_stateful import Managers
 
 SMALL = {"PAGE_ENTRIES_MAX": 4, "INLINE_ENTRIES_MAX": 2, "VERSIONS_MAX": 4, "PARTITIONS_PER_SHARD": 2}

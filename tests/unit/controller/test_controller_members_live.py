@@ -8,12 +8,12 @@ from pathlib import Path
 import pytest
 from structlog.testing import capture_logs
 
-from controller.errors import JournalForgot, QuorumChangeRefused
+from controller.api import messages as m
+from controller.api.client import ControllerClient
+from controller.api.errors import JournalForgot, QuorumChangeRefused
+from controller.api.follower import MetadataFollower
 from controller.main import ControllerServer
 from controller.raft.core import Role
-from controller.rpc import messages as m
-from controller.rpc.client import ControllerClient
-from controller.rpc.follower import MetadataFollower
 from tests.support.controller_cluster import until
 from tests.support.controller_quorum import Quorum
 

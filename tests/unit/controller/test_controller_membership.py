@@ -5,8 +5,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from controller.raft import membership
+from controller.raft.majority import majority
 from controller.raft.messages import Endpoint, Members
-from controller.raft.quorum import majority
 from controller.raft.volume import SAMPLES_MAX, SAMPLES_MIN, Candidate, FsyncWindow, SlowVolume
 
 FOUNDED = membership.founded([(1, "b:1"), (0, "a:1"), (2, "c:1")])

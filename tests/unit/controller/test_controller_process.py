@@ -8,9 +8,9 @@ from pathlib import Path
 
 import pytest
 
-from controller.rpc.client import ControllerClient
-from controller.rpc.follower import MetadataFollower
-from controller.rpc.messages import PutKeyValue
+from controller.api.client import ControllerClient
+from controller.api.follower import MetadataFollower
+from controller.api.messages import PutKeyValue
 from tests.support.controller_cluster import Cluster, until
 from tests.support.ports import free_port
 
@@ -19,9 +19,9 @@ pytestmark = pytest.mark.system
 FOLLOWER = """
 import asyncio, sys
 from uuid import uuid4
-from controller.rpc.client import ControllerClient
-from controller.rpc.follower import MetadataFollower
-from controller.rpc.messages import RegisterBroker
+from controller.api.client import ControllerClient
+from controller.api.follower import MetadataFollower
+from controller.api.messages import RegisterBroker
 from stream.ports import WalIdentity
 
 async def main():

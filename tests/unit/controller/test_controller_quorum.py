@@ -7,18 +7,24 @@ from random import Random
 
 import pytest
 
+from controller.api.errors import (
+    JournalFailed,
+    NotLeader,
+    QuorumClosed,
+    SnapshotCorrupt,
+    SnapshotMissing,
+)
+from controller.backup.snapshots import SnapshotStore
 from controller.config import ControllerConfig
-from controller.directory import LocalDirectory
-from controller.errors import JournalFailed, NotLeader, QuorumClosed, SnapshotCorrupt, SnapshotMissing
+from controller.leader.standby import Standby
 from controller.metadata.codec import encode_record
 from controller.metadata.image import MetadataImage
 from controller.metadata.records import ClusterRecord, ControllerEpoch, MetadataOffset
 from controller.metadata.snapshot import ImageCopy
-from controller.quorum import RaftQuorum
 from controller.raft.core_config import CoreConfig
+from controller.raft.directory import LocalDirectory
 from controller.raft.messages import Base, Members, Message
-from controller.snapshots import SnapshotStore
-from controller.standby import Standby
+from controller.raft.replicated_log import RaftQuorum
 from objectstore.memory import MemoryStore
 
 MEMBERS = Members((0,))

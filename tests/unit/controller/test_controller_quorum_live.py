@@ -7,15 +7,15 @@ from random import Random
 
 import pytest
 
+from controller.api import messages as m
+from controller.api.client import ControllerClient
+from controller.api.errors import InvalidConfig, NotLeader, QuorumClosed
+from controller.api.follower import MetadataFollower
+from controller.backup.snapshots import LoadedSnapshot, SnapshotStore
 from controller.config import ControllerConfig
-from controller.errors import InvalidConfig, NotLeader, QuorumClosed
 from controller.managers.result import Result
 from controller.metadata.records import KeyValueRecord
-from controller.quorum import RaftQuorum
-from controller.rpc import messages as m
-from controller.rpc.client import ControllerClient
-from controller.rpc.follower import MetadataFollower
-from controller.snapshots import LoadedSnapshot, SnapshotStore
+from controller.raft.replicated_log import RaftQuorum
 from tests.support.controller_cluster import until
 from tests.support.controller_quorum import Quorum
 

@@ -6,7 +6,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from controller.raft import membership, quorum
+from controller.raft import majority as quorum
+from controller.raft import membership
 from controller.raft.core import RaftCore, Role
 from controller.raft.core_config import CoreConfig
 from controller.raft.log import RaftLog

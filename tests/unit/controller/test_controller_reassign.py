@@ -3,12 +3,13 @@
 import msgspec
 import pytest
 
-from controller.managers import nodes, reassign
-from controller.metadata.codec import decode_record, encode_record
-from controller.metadata.records import PartitionRecord
-from controller.metadata.topics import NO_LEADER, is_moving, is_reassigning, leader_of
-from controller.move_traces import TRACES_MAX, MoveTraceRing
-from controller.rpc.messages import (
+from base.ids import (
+    Millis,
+    NodeId,
+    StreamEpoch,
+    WalSequence,
+)
+from controller.api.messages import (
     CloseItem,
     DrainBroker,
     ElectPreferred,
@@ -19,7 +20,11 @@ from controller.rpc.messages import (
     TraceMove,
     UnregisterBroker,
 )
-from stream.ids import Millis, NodeId, StreamEpoch, WalSequence
+from controller.leader.move_traces import TRACES_MAX, MoveTraceRing
+from controller.managers import nodes, reassign
+from controller.metadata.codec import decode_record, encode_record
+from controller.metadata.records import PartitionRecord
+from controller.metadata.topics import NO_LEADER, is_moving, is_reassigning, leader_of
 from tests.unit.controller.managers_cluster import MOVE_TIMEOUT_MS, Cluster, close, part, slot, snapshot_of
 
 

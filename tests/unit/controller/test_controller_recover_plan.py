@@ -5,11 +5,15 @@ from random import Random
 
 import pytest
 
-from controller.metadata.image import MetadataImage
-from controller.metadata.records import RangeEntry
-from controller.metadata.topics import leader_of
-from controller.raft.messages import Base, Endpoint, Members
-from controller.recover.plan import (
+from base.ids import (
+    Millis,
+    NodeEpoch,
+    NodeId,
+    ObjectId,
+    StreamId,
+    WalSequence,
+)
+from controller.disaster_recovery.plan import (
     EPOCHS_SKIPPED,
     IDS_SKIPPED,
     Rebuilt,
@@ -22,11 +26,14 @@ from controller.recover.plan import (
     wals_to_walk,
     without_missing,
 )
+from controller.metadata.image import MetadataImage
+from controller.metadata.records import RangeEntry
+from controller.metadata.topics import leader_of
+from controller.raft.messages import Base, Endpoint, Members
 from stream.errors import WalSlotLost
-from stream.ids import Millis, NodeEpoch, NodeId, ObjectId, StreamId, WalSequence
-from stream.keys import wal_key
+from stream.format.keys import wal_key
 from stream.ports import StreamRange, WalIdentity
-from stream.wal.salvage import BadSlot
+from stream.recovery.salvage import BadSlot
 from tests.unit.controller.managers_cluster import Cluster, close, part, slot, snapshot_of, uploaded
 
 NOW_MS = Millis(5_000)

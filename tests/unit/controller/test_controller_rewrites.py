@@ -5,12 +5,23 @@ from collections.abc import Sequence
 import msgspec
 import pytest
 
+from base.ids import (
+    Millis,
+    ObjectId,
+    Offset,
+    StreamId,
+    WalSequence,
+)
+from controller.api.messages import ItemResult, PreparedItem, Status
+from controller.api.rewrite_messages import (
+    CommitRewrite,
+    PrepareRewrite,
+    RewriteItem,
+    RewriteSource,
+)
 from controller.managers import objects, rewrites
 from controller.metadata.objects import ObjectPhase
-from controller.rpc.messages import ItemResult, PreparedItem, Status
-from controller.rpc.rewrite_messages import CommitRewrite, PrepareRewrite, RewriteItem, RewriteSource
-from stream.ids import Millis, ObjectId, Offset, StreamId, WalSequence
-from stream.keys import data_key, wal_key
+from stream.format.keys import data_key, wal_key
 from stream.ports import ObjectRole, WalIdentity
 from tests.unit.controller.managers_cluster import Cluster, close, part, replaced, slot, uploaded
 

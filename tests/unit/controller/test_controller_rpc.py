@@ -11,18 +11,30 @@ from uuid import UUID, uuid4
 import msgspec
 import pytest
 
-from controller.errors import DataDirInUse, JournalFailed, RequestRefused, StoreNotEmpty
+from base.ids import (
+    Millis,
+    NodeId,
+    Offset,
+    StreamEpoch,
+    StreamId,
+    WalSequence,
+)
+from controller.api import messages as m
+from controller.api.client import ControllerClient
+from controller.api.errors import (
+    DataDirInUse,
+    JournalFailed,
+    RequestRefused,
+    StoreNotEmpty,
+)
+from controller.api.follower import FollowerStopped, MetadataFollower
+from controller.api.transport import REQUEST_ID_KEY, Channel
 from controller.main import ControllerServer
 from controller.metadata.delta import MetadataDelta
 from controller.metadata.records import MetadataOffset
-from controller.rpc import messages as m
-from controller.rpc.client import ControllerClient
-from controller.rpc.follower import FollowerStopped, MetadataFollower
-from controller.rpc.transport import REQUEST_ID_KEY, Channel
 from objectstore.memory import MemoryStore
 from stream.errors import NotContiguous, StreamFenced, StreamNotClosed, WalFenced
-from stream.ids import Millis, NodeId, Offset, StreamEpoch, StreamId, WalSequence
-from stream.keys import wal_key
+from stream.format.keys import wal_key
 from stream.ports import CloseStream, CommitObjects, NewObject, ObjectRole, OpenedStream, OpenStream, StreamRange, WalIdentity
 from tests.support.controller_cluster import Broker, Cluster, until, until_async
 

@@ -6,16 +6,16 @@ from pathlib import Path
 
 import pytest
 
+from base.ids import Millis
+from controller.api.errors import JournalFailed, NotLeader, QuorumClosed
+from controller.api.messages import Status
 from controller.config import ControllerConfig
-from controller.errors import JournalFailed, NotLeader, QuorumClosed
 from controller.managers.result import Result
 from controller.metadata.codec import decode_record
 from controller.metadata.image import MetadataImage
 from controller.metadata.records import ControllerEpoch, KeyValueRecord, MetadataOffset
-from controller.quorum import CommittedRecords, Leadership
-from controller.rpc.messages import Status
-from controller.runtime import Runtime, Work
-from stream.ids import Millis
+from controller.raft.replicated_log import CommittedRecords, Leadership
+from controller.writer.runtime import Runtime, Work
 
 
 class HeldQuorum:

@@ -5,16 +5,8 @@ from collections.abc import Callable, Sequence
 import msgspec
 import pytest
 
-from controller.config import ControllerConfig
-from controller.managers import reassign, recovery, topics
-from controller.managers.elections import ELECTIONS_PER_TRANSACTION_MAX, elect_leaderless
-from controller.managers.result import Result
-from controller.metadata.codec import encode_record
-from controller.metadata.records import PartitionRecord, Record, StreamOpened
-from controller.metadata.topics import NO_LEADER, leader_of
-from controller.raft.core_config import CoreConfig
-from controller.raft.transport import GROUP_BYTES
-from controller.rpc.messages import (
+from base.ids import NodeId, WalSequence
+from controller.api.messages import (
     AlterReassignments,
     CommitRecovered,
     CreateTopics,
@@ -28,8 +20,16 @@ from controller.rpc.messages import (
     Progress,
     Status,
 )
-from controller.rpc.transport import MESSAGE_BYTES_MAX
-from stream.ids import NodeId, WalSequence
+from controller.api.transport import MESSAGE_BYTES_MAX
+from controller.config import ControllerConfig
+from controller.managers import reassign, recovery, topics
+from controller.managers.elections import ELECTIONS_PER_TRANSACTION_MAX, elect_leaderless
+from controller.managers.result import Result
+from controller.metadata.codec import encode_record
+from controller.metadata.records import PartitionRecord, Record, StreamOpened
+from controller.metadata.topics import NO_LEADER, leader_of
+from controller.raft.core_config import CoreConfig
+from controller.raft.transport import GROUP_BYTES
 from tests.unit.controller.managers_cluster import MOVE_TIMEOUT_MS, Cluster
 
 PARTITIONS = 10_000

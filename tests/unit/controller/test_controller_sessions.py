@@ -6,11 +6,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from base.ids import NodeEpoch, NodeId
+from controller.api.errors import InvalidConfig
+from controller.api.lease import HEARTBEAT_SHARE, Lease
 from controller.config import ControllerConfig
-from controller.errors import InvalidConfig
-from controller.rpc.lease import HEARTBEAT_SHARE, Lease
-from controller.sessions import Sessions
-from stream.ids import NodeEpoch, NodeId
+from controller.writer.sessions import Sessions
 
 TIMEOUT_MS, GRACE_MS, TICK_MS = 6_000, 1_000, 100
 NODE, EPOCH = NodeId(1), NodeEpoch(4)

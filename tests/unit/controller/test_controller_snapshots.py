@@ -4,13 +4,13 @@ import asyncio
 
 import pytest
 
-from controller.errors import SnapshotCorrupt
+from controller.api.errors import SnapshotCorrupt
+from controller.backup.snapshots import SnapshotStore, copy_image
 from controller.metadata.image import MetadataImage
 from controller.metadata.records import ClusterRecord, KeyValueRecord, MetadataOffset
 from controller.raft.messages import Base, Members
-from controller.snapshots import SnapshotStore, copy_image
 from objectstore.memory import MemoryStore
-from stream.keys import snapshot_key
+from stream.format.keys import snapshot_key
 
 EPOCH = 3
 

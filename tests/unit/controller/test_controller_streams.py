@@ -3,10 +3,15 @@
 import msgspec
 import pytest
 
+from base.ids import (
+    Millis,
+    NodeEpoch,
+    NodeId,
+    ObjectId,
+)
+from controller.api.messages import Status
 from controller.managers import objects
 from controller.metadata.objects import ObjectPhase
-from controller.rpc.messages import Status
-from stream.ids import Millis, NodeEpoch, NodeId, ObjectId
 from stream.ports import ObjectRole, WalIdentity
 from tests.unit.controller.managers_cluster import Cluster, close, part, replaced, slot, stale, uploaded
 

@@ -2,10 +2,8 @@
 
 import pytest
 
-from controller.managers import configs, kv, producer_ids, topics
-from controller.metadata import topic_configs
-from controller.metadata.configs import TOPIC_RESOURCE
-from controller.rpc.messages import (
+from base.ids import NodeEpoch, NodeId
+from controller.api.messages import (
     AllocateProducerIds,
     AlterConfigs,
     ConfigChange,
@@ -20,7 +18,9 @@ from controller.rpc.messages import (
     PutKeyValue,
     Status,
 )
-from stream.ids import NodeEpoch, NodeId
+from controller.managers import configs, kv, producer_ids, topics
+from controller.metadata import topic_configs
+from controller.metadata.configs import TOPIC_RESOURCE
 from tests.unit.controller.managers_cluster import Cluster
 
 

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from deploy import bytecode
+from deploy.local import bytecode
 
 ROOT = Path(__file__).resolve().parents[3]
 FORBIDDEN = {"PYTHONDONTWRITEBYTECODE": "1"}
@@ -36,7 +36,7 @@ def test_what_python_may_not_keep_beside_the_sources_is_kept_elsewhere(source: P
 
 
 def test_the_process_itself(source: Path, tmp_path: Path) -> None:
-    code = f"from deploy import bytecode; bytecode.keep_here({str(source)!r}); import module"
+    code = f"from deploy.local import bytecode; bytecode.keep_here({str(source)!r}); import module"
     environment = os.environ | FORBIDDEN | {"PYTHONPATH": f"{ROOT}{os.pathsep}{source.parent}"}
     environment.pop("PYTHONPYCACHEPREFIX", None)
     subprocess.run([sys.executable, "-c", code], env=environment, check=True)

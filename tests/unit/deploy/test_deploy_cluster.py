@@ -13,17 +13,18 @@ from rich.console import Console
 
 from broker.config import BrokerConfig
 from controller.config import ControllerConfig
-from deploy.cluster import moto_store, state
-from deploy.cluster.dev import check
-from deploy.cluster.directories import TEMPORARY_PREFIX, controller_directory
-from deploy.cluster.plan import ClusterOptions, Ports, plan_cluster
-from deploy.cluster.ports import find_ports
-from deploy.cluster.state import ClusterState, ProcessState
-from deploy.cluster.supervisor import describe_end, restart_delay_s
-from deploy.config.definition import ROLES, ProcessConfig
-from deploy.config.load import load
+from deploy.clients import state_file as state
+from deploy.clients.state_file import ClusterState, ProcessState
 from deploy.demo.story import Demo
 from deploy.errors import DeployError, PortTaken, UsageError
+from deploy.local import moto_store
+from deploy.local.dev_cluster import check
+from deploy.local.directories import TEMPORARY_PREFIX, controller_directory
+from deploy.local.plan import ClusterOptions, Ports, plan_cluster
+from deploy.local.ports import find_ports
+from deploy.local.supervisor import describe_end, restart_delay_s
+from deploy.node.config.definition import ROLES, ProcessConfig
+from deploy.node.config.load import load
 from stream.config import StreamConfig
 
 PORTS = Ports((9092, 9093), (7000,), 5000)

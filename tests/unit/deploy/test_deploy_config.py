@@ -8,13 +8,20 @@ from typer.testing import CliRunner
 
 from broker.config import BrokerConfig
 from controller.config import ControllerConfig
-from deploy import node
-from deploy.config.definition import ROLES, ProcessConfig, Role, flag_of, settings_of, variable_of
-from deploy.config.docs import first_sentence, markdown
-from deploy.config.effective import LOCAL_DEFAULT
-from deploy.config.load import load
-from deploy.config.schema import role_schema
 from deploy.errors import DeployError, UnknownSetting, UsageError
+from deploy.node import process as node
+from deploy.node.config.definition import (
+    ROLES,
+    ProcessConfig,
+    Role,
+    flag_of,
+    settings_of,
+    variable_of,
+)
+from deploy.node.config.docs import first_sentence, markdown
+from deploy.node.config.effective import LOCAL_DEFAULT
+from deploy.node.config.load import load
+from deploy.node.config.schema import role_schema
 from stream.compaction.plan import CompactionConfig
 from stream.config import StreamConfig
 
@@ -261,7 +268,7 @@ def test_help_lists_every_setting_with_the_first_sentence_about_it(role: Role, c
 
 
 def test_config_show_tells_values_and_places_without_secrets(monkeypatch: pytest.MonkeyPatch) -> None:
-    from deploy.app import app
+    from deploy.cli.app import app
 
     monkeypatch.setenv("PENSTOCK_NUM_PARTITIONS", "6")
     store = "s3://bucket?endpoint=http://127.0.0.1:1&access_key=abc&secret_key=sesame"

@@ -8,6 +8,17 @@ from uuid import UUID
 import msgspec
 import pytest
 
+from base.ids import (
+    Millis,
+    NodeEpoch,
+    NodeId,
+    ObjectId,
+    Offset,
+    StreamEpoch,
+    StreamId,
+    WalSequence,
+)
+from controller.api.messages import ControllerStatus, QuorumMember, QuorumStatus
 from controller.metadata.image import MetadataImage
 from controller.metadata.records import (
     ClusterRecord,
@@ -26,7 +37,6 @@ from controller.metadata.records import (
     WalEnded,
     WalRecord,
 )
-from controller.rpc.messages import ControllerStatus, QuorumMember, QuorumStatus
 from deploy.doctor import judge
 from deploy.doctor.docs import as_markdown
 from deploy.doctor.facts import (
@@ -47,11 +57,15 @@ from deploy.doctor.inventory import PARTS, Backlog, Damaged, Expected, Inventory
 from deploy.doctor.listing import delete_orphans, really_missing
 from deploy.doctor.report import report
 from deploy.doctor.seen import lasting, seen
-from deploy.wal_survey import LostSlot, LostTail, WalSurvey, still_lost
+from deploy.doctor.wal_survey import (
+    LostSlot,
+    LostTail,
+    WalSurvey,
+    still_lost,
+)
 from objectstore.memory import MemoryStore
 from objectstore.ports import DELETE_BATCH_COUNT, ObjectInfo
-from stream.ids import Millis, NodeEpoch, NodeId, ObjectId, Offset, StreamEpoch, StreamId, WalSequence
-from stream.keys import data_key, wal_key
+from stream.format.keys import data_key, wal_key
 from stream.ports import WalIdentity
 
 NOW_MS = 1_800_000_000_000

@@ -13,12 +13,12 @@ import yaml
 from typer.main import get_command
 
 from controller.metadata.topic_configs import TOPIC_CONFIGS
-from deploy.app import app
-from deploy.config.definition import ROLES, Role, settings_of
-from deploy.config.sources import from_flags
+from deploy.cli.app import app
 from deploy.doctor.findings import KINDS
-from deploy.metrics.table import METRICS
-from deploy.snippets import SNIPPETS
+from deploy.local.client_snippets import SNIPPETS
+from deploy.node.config.definition import ROLES, Role, settings_of
+from deploy.node.config.sources import from_flags
+from deploy.node.metrics.table import METRICS
 
 ROOT = Path(__file__).parents[3]
 DOCS = ROOT / "docs"

@@ -17,7 +17,7 @@ def loaded_by(code: str) -> set[str]:
 
 @pytest.mark.parametrize("role", ["broker", "controller"])
 def test_a_node_loads_nothing_of_the_command_line(role: str) -> None:
-    code = "from deploy import node, logs; logs.configure('info'); from deploy.config.load import load"
+    code = "from deploy.node import logs, process; logs.configure('info'); from deploy.node.config.load import load"
     flags = ["--store", "s3://bucket", *([] if role == "broker" else ["--metadata-log-dir", "x"])]
     code += f"; load('{role}', {flags}, {{}}); import {role}.main"
     code += "; import broker.node" if role == "broker" else ""
@@ -28,5 +28,5 @@ def test_a_node_loads_nothing_of_the_command_line(role: str) -> None:
 
 
 def test_help_loads_no_client() -> None:
-    loaded = loaded_by("import deploy.app")
+    loaded = loaded_by("import deploy.cli.app")
     assert not loaded & {"confluent_kafka", "moto", "grpc", "kafka", "aiobotocore", "broker.node", "controller.main", "uvloop"}

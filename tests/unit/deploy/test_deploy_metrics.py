@@ -12,14 +12,20 @@ import yaml
 from prometheus_client import CollectorRegistry, generate_latest
 from prometheus_client.parser import text_string_to_metric_families
 
+from base.histogram import LatencyHistogram
+from base.ids import (
+    Millis,
+    NodeEpoch,
+    NodeId,
+    StreamEpoch,
+    StreamId,
+)
 from controller.metadata.image import MetadataImage
 from controller.metadata.records import Move, NodeRecord, PartitionRecord, TopicRecord
-from deploy.metrics import exposition, table
-from deploy.metrics.controller import read_brokers, read_leaders
-from deploy.metrics.docs import markdown
-from deploy.metrics.exposition import Exposition, NodeCollector, Reading
-from objectstore.histogram import LatencyHistogram
-from stream.ids import Millis, NodeEpoch, NodeId, StreamEpoch, StreamId
+from deploy.node.metrics import exposition, table
+from deploy.node.metrics.controller import read_brokers, read_leaders
+from deploy.node.metrics.docs import markdown
+from deploy.node.metrics.exposition import Exposition, NodeCollector, Reading
 from tests.support.promql import CHART, TARGET_LABELS, queries, rules
 
 ROOT = Path(__file__).parents[3]
@@ -33,7 +39,7 @@ def anchors(text: str) -> set[str]:
 
 
 def test_the_document_is_up_to_date() -> None:
-    """Run `python -m deploy.metrics.docs > docs/reference/metrics.md` after a change."""
+    """Run `python -m deploy.node.metrics.docs > docs/reference/metrics.md` after a change."""
     assert (ROOT / "docs" / "reference" / "metrics.md").read_text() == markdown()
 
 

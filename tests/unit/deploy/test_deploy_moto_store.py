@@ -9,7 +9,12 @@ from functools import partial
 
 import pytest
 
-from deploy.cluster.moto_store import COUNTS_PATH, listen, make_front, serve
+from deploy.local.moto_store import (
+    COUNTS_PATH,
+    listen,
+    make_front,
+    serve,
+)
 
 SIGNED = "AWS4-HMAC-SHA256 Credential=local/20130101/us-east-1/s3/aws4_request, SignedHeaders=host, Signature=0"
 

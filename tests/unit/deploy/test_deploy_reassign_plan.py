@@ -5,16 +5,22 @@ from uuid import UUID
 
 import pytest
 
+from base.ids import (
+    Millis,
+    NodeEpoch,
+    NodeId,
+    StreamEpoch,
+    StreamId,
+)
 from broker.wire.gen import alter_partition_reassignments as alter
 from broker.wire.gen import elect_leaders as elect
+from controller.api.messages import MoveTiming, MoveTrace
 from controller.metadata.records import Move, PartitionRecord
-from controller.rpc.messages import MoveTiming, MoveTrace
+from deploy.clients.wire import WireClient
 from deploy.errors import DeployError, UsageError
 from deploy.reassign.admin import PARTITIONS_PER_REQUEST_MAX, elect_preferred, reassign
 from deploy.reassign.plan import Key, parse_brokers, parse_partitions, parse_reassignment, parse_topics, propose, status_of, to_json
 from deploy.reassign.trace import parse_partition, view_move
-from deploy.wire import WireClient
-from stream.ids import Millis, NodeEpoch, NodeId, StreamEpoch, StreamId
 
 KAFKAS_OWN = (
     '{"version":1,"partitions":[{"topic":"tp_re_01","partition":4,"replicas":[0],"log_dirs": ["any"]},'

@@ -9,7 +9,7 @@ import pytest
 
 from broker.wire.apis import APIS
 from broker.wire.error_codes import ErrorCode
-from deploy.app import app
+from deploy.cli.app import app
 from deploy.reference import cli, errors, kafka_apis
 
 ROOT = Path(__file__).parents[3]

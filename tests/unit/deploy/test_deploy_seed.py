@@ -2,8 +2,8 @@
 
 import pytest
 
-from deploy.cluster.seed import SeedRecord, parse_seed, parse_topics
 from deploy.errors import UsageError
+from deploy.local.seed import SeedRecord, parse_seed, parse_topics
 
 TOPICS = {"orders": 3, "clicks": 12}
 

@@ -2,7 +2,7 @@
 
 import pytest
 
-from controller.rpc.load_messages import StoreRequests
+from controller.api.load_messages import StoreRequests
 from deploy.top.cost import Prices, store_cost, usd_month
 from deploy.top.view import Stored, view_top
 from deploy.views import ClusterView

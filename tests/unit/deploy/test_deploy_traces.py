@@ -12,20 +12,28 @@ from opentelemetry.sdk.trace.export import SimpleSpanProcessor
 from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
 from opentelemetry.trace import StatusCode
 
-from deploy.config.load import load
+from base.ids import (
+    Millis,
+    NodeEpoch,
+    NodeId,
+    Offset,
+    StreamId,
+    WalSequence,
+)
 from deploy.errors import UsageError
-from deploy.traces.export import url_of
-from deploy.traces.requests import RequestTracing
+from deploy.node.config.load import load
+from deploy.node.traces.export import url_of
+from deploy.node.traces.requests import RequestTracing
 from objectstore.memory import MemoryStore
 from stream.batch.records import Record, encode_batch
+from stream.cache.log_cache import AppendEntry
 from stream.config import StreamConfig
 from stream.errors import StreamError, WalFenced
-from stream.format.writer import fence_object
-from stream.ids import Millis, NodeEpoch, NodeId, Offset, StreamId, WalSequence
-from stream.keys import wal_key
-from stream.log_cache import AppendEntry
+from stream.format.builder import fence_object
+from stream.format.keys import wal_key
 from stream.ports import WalIdentity
-from stream.wal.wal import AppendGroup, Wal
+from stream.wal.append import AppendGroup
+from stream.wal.wal import Wal
 
 ME = WalIdentity(NodeId(1), NodeEpoch(1))
 HEIR = WalIdentity(NodeId(2), NodeEpoch(1))
@@ -127,8 +135,8 @@ async def test_a_group_that_never_reaches_a_put_is_forgotten_with_its_request() 
 
 
 def test_what_is_not_there_is_said(monkeypatch: pytest.MonkeyPatch) -> None:
-    from deploy.config.definition import ProcessConfig
-    from deploy.traces.set_up import of_moves, of_requests
+    from deploy.node.config.definition import ProcessConfig
+    from deploy.node.traces.set_up import of_moves, of_requests
 
     config = load("broker", [*FLAGS, "--traces-otlp-endpoint", "http://127.0.0.1:1"], {}).part(ProcessConfig)
     monkeypatch.setitem(sys.modules, "opentelemetry", None)
@@ -142,8 +150,8 @@ def test_what_is_not_there_is_said(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_without_an_endpoint_nothing_of_it_is_loaded() -> None:
     code = (
         "import sys, broker.main, broker.node, controller.main\n"
-        "from deploy.config.definition import ProcessConfig\nfrom deploy.config.load import load\n"
-        "from deploy.traces.set_up import of_moves, of_requests\n"
+        "from deploy.node.config.definition import ProcessConfig\nfrom deploy.node.config.load import load\n"
+        "from deploy.node.traces.set_up import of_moves, of_requests\n"
         f"config = load('broker', {FLAGS}, {{}}).part(ProcessConfig)\n"
         "with of_requests(config) as tracing, of_moves(config) as moved: print(tracing, moved, 'opentelemetry' in sys.modules)"
     )

@@ -2,6 +2,16 @@
 
 from uuid import UUID
 
+from base.ids import (
+    Millis,
+    NodeEpoch,
+    NodeId,
+    ObjectId,
+    Offset,
+    StreamEpoch,
+    StreamId,
+)
+from controller.api.load_messages import DamagedObject, FailingPartition, Troubles
 from controller.metadata.image import MetadataImage
 from controller.metadata.records import (
     ClusterRecord,
@@ -12,13 +22,11 @@ from controller.metadata.records import (
     StreamCreated,
     TopicRecord,
 )
-from controller.rpc.load_messages import DamagedObject, FailingPartition, Troubles
 from deploy.doctor import judge
 from deploy.doctor.facts import ClusterSeen, FailingFacts, UnreadableFacts
 from deploy.doctor.findings import Level
 from deploy.doctor.troubles import failing, unreadable
-from stream.ids import Millis, NodeEpoch, NodeId, ObjectId, Offset, StreamEpoch, StreamId
-from stream.keys import data_key
+from stream.format.keys import data_key
 
 TOPIC_ID = UUID(int=7)
 SEEN = ClusterSeen("c", 100, (), 1, 3, 5, leaderless=frozenset(), hanging={}, moving_count=0, wals={})

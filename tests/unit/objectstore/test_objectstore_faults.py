@@ -4,9 +4,9 @@ from random import Random
 
 import pytest
 
+from base.histogram import BUCKET_BOUNDS_MS, LatencyHistogram
 from objectstore.errors import AccessDenied, ObjectNotFound, PreconditionFailed, Throttled, Unavailable
 from objectstore.faults import Fault, FaultConfig, FaultRule, FaultyStore, Latency, Selection
-from objectstore.histogram import BUCKET_BOUNDS_MS, LatencyHistogram
 from objectstore.memory import MemoryStore
 from objectstore.metered import MeteredStore
 

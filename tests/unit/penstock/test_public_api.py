@@ -10,7 +10,7 @@ from types import SimpleNamespace
 import pytest
 
 import penstock
-from deploy.cluster import moto_store
+from deploy.local import moto_store
 from penstock import Cluster, ClusterFailed, ManifestNotFound, ObjectStoreError, StreamError, UnknownPartition, scan, topics
 
 

@@ -7,9 +7,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from stream.block_cache import ByteLru, LoadingCache
-from stream.ids import StreamId
-from stream.read_ahead import ReadAhead
+from base.ids import StreamId
+from stream.cache.block_cache import ByteLru, LoadingCache
+from stream.read.read_ahead import ReadAhead
 
 
 def test_the_longest_unused_leaves_first() -> None:

@@ -7,18 +7,26 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from base.ids import (
+    Millis,
+    NodeEpoch,
+    NodeId,
+    ObjectId,
+    Offset,
+    StreamId,
+    WalSequence,
+)
 from objectstore.memory import MemoryStore
 from stream.batch.records import Record, encode_batch
-from stream.block_cache import BlockCache
-from stream.compaction.merge import Merger
+from stream.cache.block_cache import BlockCache
+from stream.compaction.compactor import Merger
 from stream.compaction.plan import CompactionConfig, Merge, check_outputs, plan_round, plan_stream, replaced_by
 from stream.compaction.rewrite import read_entries
 from stream.errors import NotContiguous, ObjectCorrupt, StreamFenced
+from stream.format.builder import RunEntry, StreamRun, build_object
 from stream.format.layout import NO_SEQUENCE
-from stream.format.writer import RunEntry, StreamRun, build_object
-from stream.ids import Millis, NodeEpoch, NodeId, ObjectId, Offset, StreamId, WalSequence
-from stream.object_reader import ObjectReader
 from stream.ports import CommitObjects, NewObject, ObjectRange, ObjectRole, PreparedObject, StreamRange, WalIdentity
+from stream.read.object_reader import ObjectReader
 
 WRITER = WalIdentity(NodeId(1), NodeEpoch(1))
 SMALL = CompactionConfig(

@@ -5,16 +5,16 @@ from pathlib import Path
 from random import Random
 from uuid import UUID
 
+from base.ids import Millis, Offset, WalSequence
+from controller.api import messages as m
 from controller.metadata.topics import PartitionKey
-from controller.rpc import messages as m
 from objectstore.errors import ObjectNotFound
-from stream.block_cache import BlockCache
-from stream.compaction.merge import Merger
-from stream.ids import Millis, Offset, WalSequence
-from stream.keys import wal_key
-from stream.object_reader import ObjectReader
+from stream.cache.block_cache import BlockCache
+from stream.compaction.compactor import Merger
+from stream.format.keys import wal_key
 from stream.ports import ObjectRole, OpenStream
-from stream.recovery import recover_wal
+from stream.read.object_reader import ObjectReader
+from stream.recovery.recoverer import recover_wal
 from stream.storage import Storage, StreamHandle
 from tests.support.controller_cluster import Broker, Cluster, until, until_async
 from tests.support.stream_storage import FAST, NOW_MS, entry, offsets

@@ -1,6 +1,13 @@
 """What is remembered of damaged objects: bounded, logged once a minute each, forgotten when no read meets it any more."""
 
-from stream.damage import CERTAIN_S, KEPT_S, KNOWN_S, LOG_EVERY_S, OBJECTS_MAX, DamageLog
+from stream.read.damage import (
+    CERTAIN_S,
+    KEPT_S,
+    KNOWN_S,
+    LOG_EVERY_S,
+    OBJECTS_MAX,
+    DamageLog,
+)
 
 
 def met(log: DamageLog, key: str, now_s: float) -> bool:

@@ -8,14 +8,34 @@ from crc32c import crc32c
 from hypothesis import given
 from hypothesis import strategies as st
 
+from base.ids import (
+    Millis,
+    NodeEpoch,
+    NodeId,
+    Offset,
+    StreamId,
+    WalSequence,
+)
 from stream.batch.header import patch_offset_and_epoch
 from stream.batch.records import Record, encode_batch
 from stream.errors import NotContiguous, ObjectCorrupt
 from stream.format import layout
+from stream.format.builder import (
+    BuiltObject,
+    RunEntry,
+    StreamRun,
+    build_object,
+    fence_object,
+)
+from stream.format.decoder import (
+    NeedMore,
+    ObjectIndex,
+    check_block,
+    parse_header,
+    parse_tail,
+    verify_object,
+)
 from stream.format.layout import ENTRY, ENTRY_BYTES, FOOTER, FOOTER_BYTES, HEADER_BYTES
-from stream.format.reader import NeedMore, ObjectIndex, check_block, parse_header, parse_tail, verify_object
-from stream.format.writer import BuiltObject, RunEntry, StreamRun, build_object, fence_object
-from stream.ids import Millis, NodeEpoch, NodeId, Offset, StreamId, WalSequence
 from stream.ports import ObjectRole, StreamRange, WalIdentity
 
 DOCUMENT = Path(__file__).resolve().parents[3] / "docs" / "reference" / "formats.md"

@@ -4,8 +4,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from stream import keys
-from stream.ids import NodeEpoch, NodeId, ObjectId, WalSequence
+from base.ids import (
+    NodeEpoch,
+    NodeId,
+    ObjectId,
+    WalSequence,
+)
+from stream.format import keys
 from stream.ports import WalIdentity
 
 INT64 = st.integers(0, (1 << 63) - 1)

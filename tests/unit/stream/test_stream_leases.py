@@ -6,15 +6,18 @@ from uuid import UUID, uuid4
 import msgspec
 import pytest
 
+from base.ids import Millis
+from controller.leader import leases
+from controller.leader.leases import LeaseBook
+from lake.manifest import leases as held_leases
+from lake.manifest.errors import TooManyLeases
+from lake.manifest.leases import HeldLease
 from objectstore.errors import Unavailable
 from objectstore.memory import MemoryStore
 from objectstore.ports import ObjectInfo
-from stream.ids import Millis
-from stream.keys import lease_key, lease_prefix, parse_lease_key
-from stream.manifest import leases
-from stream.manifest.errors import TooManyLeases
-from stream.manifest.leases import LEASE_MS_MAX, HeldLease, Lease, LeaseBook
-from stream.manifest.model import ManifestRoot
+from stream.format.keys import lease_key, lease_prefix, parse_lease_key
+from stream.format.manifest.lease import LEASE_MS_MAX, Lease
+from stream.format.manifest.model import ManifestRoot
 
 DAY_MS = 24 * 3_600_000
 HOUR_MS = 3_600_000
@@ -207,7 +210,8 @@ async def test_a_damaged_lease_holds_everything(world: World, data: bytes) -> No
 
 
 async def test_there_is_a_limit_to_their_number(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(leases, "LEASES_MAX", 2)
+    for module in (leases, held_leases):
+        monkeypatch.setattr(module, "LEASES_MAX", 2)
     for _ in range(2):
         held = world.lease()
         await held.create(world.root(), DAY_MS)

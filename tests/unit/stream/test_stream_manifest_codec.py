@@ -11,14 +11,35 @@ import cramjam
 import pytest
 from crc32c import crc32c
 
+from base.ids import (
+    Millis,
+    NodeEpoch,
+    NodeId,
+    WalSequence,
+)
+from lake.manifest.errors import OffsetsLost, OffsetsMissing
+from lake.manifest.plan import (
+    OffsetRange,
+    Source,
+    TailRange,
+    joined_tail,
+    plan,
+)
 from stream.errors import ObjectCorrupt
-from stream.ids import Millis, NodeEpoch, NodeId, WalSequence
-from stream.keys import manifest_key, parse_manifest_key
-from stream.manifest import codec
-from stream.manifest.codec import Draft
-from stream.manifest.errors import OffsetsLost, OffsetsMissing
-from stream.manifest.model import Entries, LiveWal, ManifestRoot, PageRef, PartitionEntry, SectionRef, Shard, StreamEntry, TopicEntry
-from stream.manifest.plan import OffsetRange, Source, TailRange, joined_tail, plan
+from stream.format.keys import manifest_key, parse_manifest_key
+from stream.format.manifest import codec
+from stream.format.manifest.codec import Draft
+from stream.format.manifest.model import (
+    Entries,
+    LiveWal,
+    ManifestRoot,
+    PageRef,
+    PartitionEntry,
+    SectionRef,
+    Shard,
+    StreamEntry,
+    TopicEntry,
+)
 
 TOPIC_ID = UUID(int=7)
 KEY = "manifest/c/x"

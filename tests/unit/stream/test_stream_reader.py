@@ -6,19 +6,27 @@ from dataclasses import replace
 
 import pytest
 
+from base.ids import (
+    Millis,
+    NodeEpoch,
+    NodeId,
+    ObjectId,
+    Offset,
+    StreamId,
+    WalSequence,
+)
 from objectstore.errors import ObjectNotFound
 from objectstore.memory import MemoryStore
 from stream.batch.compression import Compression
 from stream.batch.header import iter_headers
 from stream.batch.records import Record, encode_batch
-from stream.block_cache import BlockCache
+from stream.cache.block_cache import BlockCache
 from stream.errors import NotContiguous, ObjectCorrupt
+from stream.format.builder import RunEntry, StreamRun, build_object
+from stream.format.decoder import verify_object
 from stream.format.layout import NO_SEQUENCE
-from stream.format.reader import verify_object
-from stream.format.writer import RunEntry, StreamRun, build_object
-from stream.ids import Millis, NodeEpoch, NodeId, ObjectId, Offset, StreamId, WalSequence
-from stream.object_reader import ObjectReader, ObjectReaderConfig
 from stream.ports import ObjectRange, ObjectRole, WalIdentity
+from stream.read.object_reader import ObjectReader, ObjectReaderConfig
 
 STREAM = StreamId(7)
 RECORDS_PER_BATCH = 5

@@ -7,16 +7,16 @@ from random import Random
 
 import pytest
 
+from base.ids import Offset, StreamId, WalSequence
 from objectstore.errors import Unavailable
 from objectstore.faults import Fault, FaultyStore, Selection
 from objectstore.memory import MemoryStore
 from objectstore.ports import ObjectStore, ObjectTail
 from stream.errors import NotContiguous, WalDamaged, WalFenced
-from stream.format.reader import parse_header
-from stream.ids import Offset, StreamId, WalSequence
-from stream.keys import wal_key
+from stream.format.decoder import parse_header
+from stream.format.keys import wal_key
 from stream.ports import CommitObjects
-from stream.recovery import Keep, RecoveryReport, recover_wal
+from stream.recovery.recoverer import Keep, RecoveryReport, recover_wal
 from tests.support.stream_metadata import MemoryController
 from tests.support.stream_storage import FAST, NOW_MS, GatedStore, Node, entry, settle, until
 

@@ -10,7 +10,7 @@ ROOT = Path(__file__).resolve().parents[3]
 CODE = """
 import asyncio, time
 import uvloop
-from stream.stacks import tell_on_quit
+from base.stacks import tell_on_quit
 
 async def waits_for_ever():
     await asyncio.Event().wait()

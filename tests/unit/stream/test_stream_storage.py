@@ -7,6 +7,14 @@ from random import Random
 
 import pytest
 
+from base.ids import (
+    NodeEpoch,
+    NodeId,
+    Offset,
+    StreamEpoch,
+    StreamId,
+    WalSequence,
+)
 from objectstore.errors import Throttled, Unavailable
 from objectstore.faults import Fault, FaultyStore, Selection
 from objectstore.memory import MemoryStore
@@ -22,9 +30,8 @@ from stream.errors import (
     WalFenced,
     WalFull,
 )
-from stream.format.writer import fence_object
-from stream.ids import NodeEpoch, NodeId, Offset, StreamEpoch, StreamId, WalSequence
-from stream.keys import wal_key
+from stream.format.builder import fence_object
+from stream.format.keys import wal_key
 from stream.ports import ObjectRole, OpenStream, PreparedObject, WalIdentity
 from tests.support.stream_metadata import MemoryController
 from tests.support.stream_storage import FAST, GatedStore, Node, entry, offsets, settle, until

@@ -2,11 +2,16 @@
 
 import pytest
 
+from base.ids import (
+    Millis,
+    Offset,
+    StreamId,
+    WalSequence,
+)
+from stream.cache.log_cache import CacheBlock, LogCache
 from stream.config import StreamConfig
-from stream.ids import Millis, Offset, StreamId, WalSequence
-from stream.log_cache import CacheBlock, LogCache
 from stream.ports import ObjectRole, StreamRange
-from stream.upload import PlannedObject, plan_objects
+from stream.upload.uploader import PlannedObject, plan_objects
 from stream.wal.slots import SlotTable
 from tests.support.stream_storage import entry
 

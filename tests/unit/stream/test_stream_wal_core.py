@@ -4,9 +4,9 @@ from dataclasses import replace
 
 import pytest
 
+from base.ids import WalSequence
 from stream.config import StreamConfig
 from stream.errors import WalClosed
-from stream.ids import WalSequence
 from stream.wal.core import Bulk, WalCore
 
 MIB = 1 << 20

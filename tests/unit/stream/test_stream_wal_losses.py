@@ -5,15 +5,20 @@ from dataclasses import replace
 
 import pytest
 
+from base.ids import (
+    Millis,
+    Offset,
+    StreamId,
+    WalSequence,
+)
 from objectstore.memory import MemoryStore
 from objectstore.ports import ObjectStore
 from stream.errors import NotContiguous, ObjectCorrupt, WalDamaged
-from stream.format.reader import NeedMore, parse_tail
-from stream.ids import Millis, Offset, StreamId, WalSequence
-from stream.keys import wal_key
+from stream.format.decoder import NeedMore, parse_tail
+from stream.format.keys import wal_key
 from stream.ports import StreamRange
-from stream.recovery import RecoveryReport, recover_wal
-from stream.wal.salvage import BadSlot, Salvage
+from stream.recovery.recoverer import RecoveryReport, recover_wal
+from stream.recovery.salvage import BadSlot, Salvage
 from tests.support.stream_metadata import MemoryController
 from tests.support.stream_storage import FAST, NOW_MS, GatedStore, Node
 

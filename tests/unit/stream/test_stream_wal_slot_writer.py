@@ -6,14 +6,24 @@ from random import Random
 
 import pytest
 
+from base.ids import (
+    NodeEpoch,
+    NodeId,
+    StreamId,
+    WalSequence,
+)
 from objectstore.body import join_body
 from objectstore.errors import ConditionalConflict, Unavailable
 from objectstore.memory import MemoryStore
 from objectstore.ports import Body
 from stream.errors import WalFailed, WalFenced
-from stream.format.writer import BuiltObject, StreamRun, build_object, fence_object
-from stream.ids import NodeEpoch, NodeId, StreamId, WalSequence
-from stream.keys import wal_key
+from stream.format.builder import (
+    BuiltObject,
+    StreamRun,
+    build_object,
+    fence_object,
+)
+from stream.format.keys import wal_key
 from stream.ports import ObjectRole, WalIdentity
 from stream.wal.slot_writer import SlotWriter
 from tests.support.stream_storage import FAST, NOW_MS, entry, settle

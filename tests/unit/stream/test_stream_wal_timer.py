@@ -6,9 +6,9 @@ from typing import Any
 import pytest
 import uvloop
 
+from base.ids import Millis, NodeEpoch, NodeId
 from objectstore.memory import MemoryStore
 from stream.config import StreamConfig
-from stream.ids import Millis, NodeEpoch, NodeId
 from stream.ports import WalIdentity
 from stream.wal.wal import Wal
 

@@ -1,14 +1,20 @@
 """The tails of WALs as readers walk them."""
 
+from base.ids import (
+    Millis,
+    NodeEpoch,
+    NodeId,
+    StreamId,
+    WalSequence,
+)
+from lake.manifest import tail
+from lake.manifest.tail import WalTails
 from objectstore.memory import MemoryStore
 from stream.batch.records import Record, encode_batch
-from stream.format.reader import verify_object
-from stream.format.writer import StreamRun, build_object
-from stream.ids import Millis, NodeEpoch, NodeId, StreamId, WalSequence
-from stream.keys import wal_key
-from stream.manifest import tail
-from stream.manifest.model import LiveWal
-from stream.manifest.tail import WalTails
+from stream.format.builder import StreamRun, build_object
+from stream.format.decoder import verify_object
+from stream.format.keys import wal_key
+from stream.format.manifest.model import LiveWal
 from stream.ports import ObjectRole
 from tests.support.reader_objects import entry_of
 

@@ -10,18 +10,32 @@ from uuid import UUID
 
 import pytest
 
+from base.ids import (
+    Millis,
+    NodeEpoch,
+    NodeId,
+    StreamId,
+    WalSequence,
+)
+from lake.manifest.errors import EndInDoubt, WalksTooSlow
+from lake.manifest.plan import OffsetRange
+from lake.manifest.view import ClusterView
 from objectstore.memory import MemoryStore
 from objectstore.ports import ObjectTail
 from stream.batch.records import Record, encode_batch
 from stream.errors import ObjectCorrupt, WalSlotLost
-from stream.format.writer import StreamRun, build_object
-from stream.ids import Millis, NodeEpoch, NodeId, StreamId, WalSequence
-from stream.keys import manifest_key, wal_key
-from stream.manifest.codec import Draft, encode_shard
-from stream.manifest.errors import EndInDoubt, WalksTooSlow
-from stream.manifest.model import Entries, LiveWal, ManifestRoot, PartitionEntry, Shard, StreamEntry, TopicEntry
-from stream.manifest.plan import OffsetRange
-from stream.manifest.view import ClusterView
+from stream.format.builder import StreamRun, build_object
+from stream.format.keys import manifest_key, wal_key
+from stream.format.manifest.codec import Draft, encode_shard
+from stream.format.manifest.model import (
+    Entries,
+    LiveWal,
+    ManifestRoot,
+    PartitionEntry,
+    Shard,
+    StreamEntry,
+    TopicEntry,
+)
 from stream.ports import ObjectRole, WalIdentity
 from tests.sim.loop import VirtualLoop
 from tests.support.reader_objects import entry_of

@@ -8,12 +8,12 @@ import pyarrow as pa
 from confluent_kafka import Producer
 from kafka import KafkaProducer
 
+from lake.arrow.columns import arrow_schema
+from lake.arrow.read import read_slices
+from lake.fetch.slices import Slice
 from objectstore.ports import ObjectStore
-from stream.format.reader import parse_tail
-from stream.keys import WAL_ROOT, parse_wal_key
-from stream.reader.columns import arrow_schema
-from stream.reader.read import read_slices
-from stream.reader.slices import Slice
+from stream.format.decoder import parse_tail
+from stream.format.keys import WAL_ROOT, parse_wal_key
 from tests.support.clients import confluent_consumer, create_topic, read_records
 from tests.support.cluster import Cluster
 from tests.support.reader_objects import ALL, Row, rows_of

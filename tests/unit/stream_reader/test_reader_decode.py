@@ -12,15 +12,15 @@ from aiokafka.record.default_records import DefaultRecordBatchBuilder
 from pyspark.sql.pandas.types import to_arrow_schema
 from pyspark.sql.types import ArrayType, BinaryType, IntegerType, LongType, StringType, StructField, StructType, TimestampType
 
+from lake.arrow.columns import DEFAULT, arrow_schema
+from lake.arrow.decode import Decoder, Place
+from lake.fetch.errors import ReadError
+from lake.fetch.limits import ReadConfig
 from stream.batch.compression import Compression
 from stream.batch.header import CONTROL_MASK, HEADER_BYTES, TRANSACTIONAL_MASK, patch_log_append_time
 from stream.batch.records import Record, encode_batch
 from stream.batch.varint import append_varint
-from stream.reader.columns import DEFAULT, arrow_schema
-from stream.reader.config import ReadConfig
-from stream.reader.decode import Decoder, Place
-from stream.reader.errors import ReadError
-from stream.reader.slices import AbortedTransaction
+from stream.format.transaction_log import AbortedTransaction
 from tests.support.reader_objects import ALL, decode, row_of, rows_of, sealed
 
 NOW_MS = 1_700_000_000_000
@@ -259,13 +259,13 @@ def run(code: str, **environment: str) -> str:
 
 def test_planners_and_brokers_need_neither_pyarrow_nor_numba() -> None:
     blocked = "import sys; sys.modules['pyarrow'] = sys.modules['numba'] = sys.modules['pyspark'] = None\n"
-    run(blocked + "import stream.reader.slices, stream.reader.errors, stream.reader.parts, stream.reader.config, stream.object_reader")
+    run(blocked + "import lake.fetch.slices, lake.fetch.errors, lake.fetch.parts, lake.fetch.limits, stream.read.object_reader")
 
 
 def test_without_numba_the_other_decoder_is_chosen() -> None:
     code = (
-        "import importlib.util as u, stream.reader.decode as d\n"
-        "from stream.reader.config import ReadConfig\n"
+        "import importlib.util as u, lake.arrow.decode as d\n"
+        "from lake.fetch.limits import ReadConfig\n"
         "d.find_spec = lambda name: None\n"
         "import sys; sys.modules['numba'] = None\n"
         "print(type(d.open_rows(d.DEFAULT, ReadConfig())).__name__)"
@@ -275,7 +275,7 @@ def test_without_numba_the_other_decoder_is_chosen() -> None:
 
 def test_kernels_are_kept_where_numba_was_told(tmp_path: Path) -> None:
     """Also if nothing can be written anywhere: then they are compiled for this process alone."""
-    code = "from stream.reader import kernel_cache, decode_table\nwith kernel_cache.directory(decode_table.__file__) as kept: print(kept)"
+    code = "from lake.arrow import kernel_cache, decode_table\nwith kernel_cache.directory(decode_table.__file__) as kept: print(kept)"
     assert run(code, NUMBA_CACHE_DIR=str(tmp_path), HOME="/nonexistent") == "True"
     assert [path.name.startswith("penstock-") for path in tmp_path.iterdir()] == [True]
     shared = tmp_path / "shared"

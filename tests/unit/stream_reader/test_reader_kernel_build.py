@@ -9,12 +9,12 @@ ROOT = Path(__file__).resolve().parents[3]
 
 BEGIN = """
 import fcntl, sys
-from stream.reader import kernel_build, kernel_cache
+from lake.arrow import kernel_build, kernel_cache
 place = kernel_cache.place_of(*kernel_cache.KERNELS)
 """
 DECODE = """
 from stream.batch.records import Record, encode_batch
-from stream.reader.decode import Decoder, Place
+from lake.arrow.decode import Decoder, Place
 block = bytes(encode_batch([Record(i, 1_000 + i, b"k%d" % i, b"v" * i) for i in range(50)], base_offset=0))
 
 def decoded():
@@ -57,7 +57,7 @@ def test_what_can_not_be_compiled_aside_is_compiled_in_the_open(tmp_path: Path) 
 
 def test_kernels_are_imported_for_those_who_have_much_to_decode(tmp_path: Path) -> None:
     code = """
-from stream.reader.decode import Decoder
+from lake.arrow.decode import Decoder
 while kernel_build._Build.process is None:
     Decoder()
 assert kernel_build._Build.process.wait(100) == 0

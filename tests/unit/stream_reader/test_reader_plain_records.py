@@ -9,11 +9,11 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
+from lake.arrow.decode import Decoder, Place
+from lake.fetch.errors import ReadError
+from lake.fetch.limits import ReadConfig
 from stream.batch.header import HEADER_BYTES
 from stream.batch.records import Record, encode_batch
-from stream.reader.config import ReadConfig
-from stream.reader.decode import Decoder, Place
-from stream.reader.errors import ReadError
 from tests.support.reader_objects import ALL, decode, records_of, row_of, rows_of, sealed
 
 BORDERS = (0, 1, 62, 63, 64, 65, 8_190, 8_191, 8_192, 8_193)

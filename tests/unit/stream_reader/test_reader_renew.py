@@ -9,15 +9,21 @@ from typing import Any
 
 import pytest
 
+from lake.arrow import renew
+from lake.arrow.columns import DEFAULT
+from lake.arrow.pyarrow_untyped import RecordBatch
+from lake.arrow.renew import (
+    decided,
+    planned_anew,
+    ranges_of,
+    read_renewed,
+)
+from lake.fetch.errors import ObjectGone, ObjectStaysGone
+from lake.fetch.slices import Slice
+from lake.manifest.errors import OffsetsLost, TopicReplaced, UnknownPartition
+from lake.manifest.plan import OffsetRange
 from stream.errors import StreamError
-from stream.manifest.errors import OffsetsLost, TopicReplaced, UnknownPartition
-from stream.manifest.plan import OffsetRange
-from stream.reader import renew
-from stream.reader.arrow import RecordBatch
-from stream.reader.columns import DEFAULT
-from stream.reader.errors import ObjectGone, ObjectStaysGone
-from stream.reader.renew import decided, planned_anew, ranges_of, read_renewed
-from stream.reader.slices import AbortedTransaction, Slice
+from stream.format.transaction_log import AbortedTransaction
 
 LEFT = [
     Slice("wal/1", 10, "a", 0, 7, 0, 10, 1, 1),
@@ -114,5 +120,5 @@ def test_what_is_not_known_to_be_decided_any_more_is_lost_and_never_read() -> No
 
 
 def test_planners_are_imported_without_pyarrow() -> None:
-    code = "import sys; sys.modules['pyarrow'] = None; import stream.reader.cluster, stream.reader.slices, stream.manifest.view"
+    code = "import sys; sys.modules['pyarrow'] = None; import lake.arrow.cluster, lake.fetch.slices, lake.manifest.view"
     subprocess.run([sys.executable, "-c", code], check=True, timeout=60)

@@ -13,18 +13,19 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
+from lake.arrow.columns import arrow_schema
+from lake.arrow.read import read_slices
+from lake.arrow.read_sync import read_slices_sync
+from lake.fetch.errors import ObjectGone, ReadError
+from lake.fetch.limits import ReadConfig
+from lake.fetch.slices import Slice
 from objectstore.errors import DeadlineExceeded
 from objectstore.memory import MemoryStore
 from objectstore.url import open_store
 from stream.batch.compression import Compression
 from stream.batch.header import TRANSACTIONAL_MASK
 from stream.batch.records import Record, encode_batch
-from stream.reader.columns import arrow_schema
-from stream.reader.config import ReadConfig
-from stream.reader.errors import ObjectGone, ReadError
-from stream.reader.read import read_slices
-from stream.reader.read_sync import read_slices_sync
-from stream.reader.slices import AbortedTransaction, Slice
+from stream.format.transaction_log import AbortedTransaction
 from tests.support.reader_objects import ALL, build, put_object, row_of, rows_of
 
 

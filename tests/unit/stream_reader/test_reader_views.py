@@ -7,11 +7,11 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
+from lake.arrow.columns import DEFAULT, arrow_schema
+from lake.arrow.decode import Decoder, Place
+from lake.fetch.limits import ReadConfig
 from stream.batch.compression import Compression
 from stream.batch.records import Record, encode_batch
-from stream.reader.columns import DEFAULT, arrow_schema
-from stream.reader.config import ReadConfig
-from stream.reader.decode import Decoder, Place
 from tests.support.reader_objects import ALL, decode, rows_of
 
 BOTH = pytest.mark.parametrize("compiled", [True, False], ids=["numba", "numpy"])

@@ -2,13 +2,13 @@
 
 from random import Random
 
+from base.ids import Millis, ObjectId
+from lake.rewrite.job import RewriteTask, rewrite
 from objectstore.faults import Fault, FaultConfig, FaultRule, FaultyStore, Selection
 from objectstore.memory import MemoryStore
 from stream.batch.records import Record, encode_batch
 from stream.compaction.plan import Merge
-from stream.ids import Millis, ObjectId
 from stream.ports import ObjectRange, ObjectRole, PreparedObject
-from stream.spark.compact.job import RewriteTask, rewrite
 from tests.support.reader_objects import build
 
 TARGET = PreparedObject(ObjectId(9), "data/9")

@@ -7,11 +7,17 @@ import hypothesis.strategies as st
 import pytest
 from hypothesis import given
 
+from base.ids import StreamId
+from lake.rewrite.plan import (
+    RewriteOptions,
+    cut_rounds,
+    plan_topic,
+    ranges_of,
+    within,
+)
 from stream.compaction.plan import Merge
-from stream.ids import StreamId
-from stream.manifest.model import CommittedLog, Entries
+from stream.format.manifest.model import CommittedLog, Entries
 from stream.ports import ObjectRole
-from stream.spark.compact.plan import RewriteOptions, cut_rounds, plan_topic, ranges_of, within
 
 TARGET = 1_000
 OPTIONS = RewriteOptions(target_bytes=TARGET, round_bytes_max=5_000, round_objects_max=4, commit_sources_max=40)

@@ -4,9 +4,19 @@ from typing import Any
 
 import pytest
 
-from stream.spark.errors import InvalidOption, OffsetsMismatch
-from stream.spark.offsets import TopicPartition
-from stream.spark.options import AtOffsets, AtTimestamp, AtTimestamps, Earliest, Latest, Topics, check_common, parse, warnings
+from lake.spark.errors import InvalidOption, OffsetsMismatch
+from lake.spark.offsets import TopicPartition
+from lake.spark.options import (
+    AtOffsets,
+    AtTimestamp,
+    AtTimestamps,
+    Earliest,
+    Latest,
+    Topics,
+    check_common,
+    parse,
+    warnings,
+)
 
 WHICH = " of the following options must be specified for Kafka source: subscribe, subscribepattern, assign. See the docs for more details."
 DESERIALIZER = (

@@ -22,16 +22,16 @@ from pyspark.sql.datasource import (
     StringContains,
 )
 
-from stream.reader.arrow import pa
-from stream.reader.lookup import first_not_before
-from stream.reader.slices import Slice
-from stream.spark.filters import Condition, Pushed
-from stream.spark.limits import limit_bytes, limit_rows, must_wait
-from stream.spark.offsets import TopicPartition
-from stream.spark.packing import SLICES_MAX, TaskLimits, pack
-from stream.spark.pushdown import taken
-from stream.spark.rows import chosen
-from stream.spark.tasks import BODIES_BYTES_MAX, task_of
+from lake.arrow.lookup import first_not_before
+from lake.arrow.pyarrow_untyped import pa
+from lake.fetch.slices import Slice
+from lake.spark.filters import Condition, Pushed
+from lake.spark.limits import limit_bytes, limit_rows, must_wait
+from lake.spark.offsets import TopicPartition
+from lake.spark.packing import SLICES_MAX, TaskLimits, pack
+from lake.spark.pushdown import taken
+from lake.spark.rows import chosen
+from lake.spark.tasks import BODIES_BYTES_MAX, task_of
 
 A0, A1, B0 = TopicPartition("a", 0), TopicPartition("a", 1), TopicPartition("b", 0)
 

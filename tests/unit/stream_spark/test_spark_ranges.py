@@ -7,10 +7,24 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from stream.manifest.plan import OffsetRange
-from stream.spark.errors import DataLoss, OffsetsMismatch
-from stream.spark.offsets import TopicPartition, from_json, parse_offsets, to_json
-from stream.spark.ranges import Bounds, batch_ranges, check_assigned, check_frozen, matched, new_starts, resolved, stream_ranges
+from lake.manifest.plan import OffsetRange
+from lake.spark.errors import DataLoss, OffsetsMismatch
+from lake.spark.offsets import (
+    TopicPartition,
+    from_json,
+    parse_offsets,
+    to_json,
+)
+from lake.spark.ranges import (
+    Bounds,
+    batch_ranges,
+    check_assigned,
+    check_frozen,
+    matched,
+    new_starts,
+    resolved,
+    stream_ranges,
+)
 
 A0, A1, B0 = TopicPartition("a", 0), TopicPartition("a", 1), TopicPartition("b", 0)
 

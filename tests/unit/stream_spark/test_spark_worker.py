@@ -7,7 +7,7 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parents[3]
 CODE = """
 import gc, weakref
-from stream.spark.tasks import keep_modules
+from lake.spark.tasks import keep_modules
 keep_modules()
 first = gc.get_freeze_count()
 import pandas

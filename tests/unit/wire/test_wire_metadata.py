@@ -5,6 +5,13 @@ from uuid import UUID
 import msgspec
 import pytest
 
+from base.ids import (
+    NodeEpoch,
+    NodeId,
+    StreamEpoch,
+    StreamId,
+    WalSequence,
+)
 from broker.handlers.metadata import PartitionCache, _partition  # pyright: ignore[reportPrivateUsage] - what is compared with
 from broker.wire import apis
 from broker.wire.gen.metadata import (
@@ -18,7 +25,6 @@ from broker.wire.metadata import EncodedMetadata, EncodedTopic, encode_metadata,
 from broker.wire.primitives import Writer
 from controller.metadata.image import MetadataImage
 from controller.metadata.records import NodeRecord, PartitionRecord, Record, TopicRecord, WalRecord
-from stream.ids import NodeEpoch, NodeId, StreamEpoch, StreamId, WalSequence
 
 VERSIONS = range(apis.METADATA.served_min, apis.METADATA.max + 1)
 TOPIC = UUID(int=7)

@@ -1,0 +1,5 @@
+"""Bytes in any shape that can be read without a copy."""
+
+from typing import TypeAlias
+
+Buffer: TypeAlias = bytes | bytearray | memoryview

@@ -1,0 +1,1 @@
+"""What the group and the transaction coordinator share: sharded state in an internal topic, its log and compaction."""

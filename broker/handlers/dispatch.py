@@ -1,0 +1,178 @@
+"""From a frame to its handler: header, version rules, and what becomes of a handler's failure.
+
+Invariants: only APIs that have a handler are announced and served; an unknown API or version closes the connection (as Kafka does), but
+ApiVersions of any version is answered; whatever a handler raises becomes an error answer where the API's response has a place for it at
+the top, else the connection is closed. A peer can not make us write more than a limited number of log lines.
+Must not: decode bodies, or hold state of a connection.
+
+Source: Kafka's KafkaApis.handle and RequestContext.
+"""
+
+import asyncio
+from collections.abc import Awaitable, Callable, Coroutine, Mapping
+from typing import Any, Final
+
+import structlog
+
+from broker.errors import ErrorCode, code_of
+from broker.handlers.lease import check_session
+from broker.handlers.node import Handler, InlineHandler, Node
+from broker.network.log_limit import LogLimit
+from broker.network.request import ConnectionInfo, RequestContext, Respond, Response
+from broker.network.request_meter import RequestMeter
+from broker.network.server import CannotAnswer
+from broker.wire import apis, framing
+from broker.wire.codecs import CODECS
+from broker.wire.errors import WireError
+from broker.wire.gen import (
+    add_offsets_to_txn,
+    alter_partition_reassignments,
+    api_versions,
+    describe_cluster,
+    describe_quorum,
+    elect_leaders,
+    end_txn,
+    fetch,
+    find_coordinator,
+    heartbeat,
+    init_producer_id,
+    join_group,
+    leave_group,
+    list_groups,
+    list_partition_reassignments,
+    list_transactions,
+    offset_fetch,
+    sync_group,
+)
+
+log = structlog.get_logger()
+
+_PRODUCE_PREFIX: Final = apis.PRODUCE.key.to_bytes(2, "big")
+
+_TOP_LEVEL: Final[dict[int, Callable[[int], object]]] = {
+    apis.API_VERSIONS.key: lambda code: api_versions.ApiVersionsResponse(error_code=code),
+    apis.FETCH.key: lambda code: fetch.FetchResponse(error_code=code),
+    apis.FIND_COORDINATOR.key: lambda code: find_coordinator.FindCoordinatorResponse(error_code=code),
+    apis.JOIN_GROUP.key: lambda code: join_group.JoinGroupResponse(error_code=code),
+    apis.SYNC_GROUP.key: lambda code: sync_group.SyncGroupResponse(error_code=code),
+    apis.HEARTBEAT.key: lambda code: heartbeat.HeartbeatResponse(error_code=code),
+    apis.LEAVE_GROUP.key: lambda code: leave_group.LeaveGroupResponse(error_code=code),
+    apis.LIST_GROUPS.key: lambda code: list_groups.ListGroupsResponse(error_code=code),
+    apis.ELECT_LEADERS.key: lambda code: elect_leaders.ElectLeadersResponse(error_code=code),
+    apis.ALTER_PARTITION_REASSIGNMENTS.key: lambda code: alter_partition_reassignments.AlterPartitionReassignmentsResponse(error_code=code),
+    apis.LIST_PARTITION_REASSIGNMENTS.key: lambda code: list_partition_reassignments.ListPartitionReassignmentsResponse(error_code=code),
+    apis.OFFSET_FETCH.key: lambda code: offset_fetch.OffsetFetchResponse(error_code=code),
+    apis.INIT_PRODUCER_ID.key: lambda code: init_producer_id.InitProducerIdResponse(error_code=code),
+    apis.ADD_OFFSETS_TO_TXN.key: lambda code: add_offsets_to_txn.AddOffsetsToTxnResponse(error_code=code),
+    apis.END_TXN.key: lambda code: end_txn.EndTxnResponse(error_code=code),
+    apis.LIST_TRANSACTIONS.key: lambda code: list_transactions.ListTransactionsResponse(error_code=code),
+    apis.DESCRIBE_QUORUM.key: lambda code: describe_quorum.DescribeQuorumResponse(error_code=code, error_message=None),
+    apis.DESCRIBE_CLUSTER.key: lambda code: describe_cluster.DescribeClusterResponse(error_code=code),
+}
+"""APIs whose response says at its top that everything failed. Others have an error for each item, which only their handler can fill."""
+
+
+def encode_response(ctx: RequestContext, message: object) -> bytearray:
+    """The whole frame of a generated response message for this request."""
+    if code := getattr(message, "error_code", 0):
+        ctx.meter.failed(ctx.api_key, code)
+    api = apis.APIS[ctx.api_key]
+    return framing.encode_response_frame(api, ctx.api_version, ctx.correlation_id, CODECS[ctx.api_key].encode_response, message)
+
+
+class RequestDispatcher:
+    """`broker.network.server.Dispatcher` over tables of handlers. `inline` handlers answer through a callback and never become a task."""
+
+    def __init__(
+        self, node: Node, handlers: Mapping[int, Handler], inline: Mapping[int, InlineHandler], meter: RequestMeter | None = None
+    ) -> None:
+        self._node = node
+        self._meter = meter or RequestMeter()
+        self._handlers = handlers
+        self._inline = inline
+        self._loop = asyncio.get_running_loop()
+        self._log_limit = LogLimit()
+
+    def is_blocked(self, frame: bytearray) -> bool:
+        storage = self._node.storage
+        # Storage that failed stays full for good: its Produce requests must be refused, not kept waiting.
+        return storage.is_full and not storage.fenced and frame.startswith(_PRODUCE_PREFIX)
+
+    async def wait_unblocked(self) -> None:
+        await self._node.storage.wait_for_room()
+
+    def start(self, connection: ConnectionInfo, frame: bytearray, respond: Respond) -> Coroutine[Any, Any, Response] | None:
+        """See `broker.network.server.Dispatcher`. Raises WireError and CannotAnswer, which close the connection."""
+        header = framing.parse_header(frame)
+        key = header.api.key
+        view = memoryview(frame)
+        ctx = RequestContext(
+            key,
+            header.api_version,
+            header.correlation_id,
+            header.client_id,
+            connection,
+            view,
+            header.body_offset,
+            self._loop.time(),
+            self._meter,
+        )
+        inline = self._inline.get(key)
+        if inline is not None:
+            self._run_inline(inline, ctx, respond)
+            return None
+        handler = self._handlers.get(key)
+        if handler is None:
+            raise CannotAnswer(f"{header.api.name} is not served here")
+        check_session(self._node, ctx)
+        try:
+            response = handler(self._node, ctx)
+        except WireError:
+            raise
+        except Exception as error:  # noqa: BLE001  # the boundary: every failure of a handler becomes an answer
+            respond(self._failed(ctx, error))
+            return None
+        if isinstance(response, Awaitable):
+            return self._finish(ctx, response)
+        respond(response)
+        return None
+
+    def _run_inline(self, handler: InlineHandler, ctx: RequestContext, respond: Respond) -> None:
+        try:
+            handler(self._node, ctx, respond)
+        except (WireError, CannotAnswer):
+            raise
+        except Exception as error:
+            self._log_failure(ctx, error)
+            raise CannotAnswer(f"{apis.APIS[ctx.api_key].name} failed") from error
+
+    async def _finish(self, ctx: RequestContext, response: Awaitable[Response]) -> Response:
+        try:
+            return await response
+        except (WireError, CannotAnswer):
+            raise
+        except Exception as error:  # noqa: BLE001  # the boundary: every failure of a handler becomes an answer
+            return self._failed(ctx, error)
+
+    def _failed(self, ctx: RequestContext, error: Exception) -> Response:
+        code = code_of(error)
+        if code is ErrorCode.UNKNOWN_SERVER_ERROR:
+            self._log_failure(ctx, error)
+        make = _TOP_LEVEL.get(ctx.api_key)
+        if make is None:
+            raise CannotAnswer(f"{apis.APIS[ctx.api_key].name} failed: {code.name}") from error
+        return encode_response(ctx, make(code))
+
+    def _log_failure(self, ctx: RequestContext, error: Exception) -> None:
+        suppressed = self._log_limit.take(self._loop.time())
+        if suppressed is not None:
+            api = apis.APIS[ctx.api_key].name
+            log.error(
+                "request_failed",
+                api=api,
+                version=ctx.api_version,
+                client_id=ctx.client_id,
+                peer=ctx.connection.peer,
+                suppressed_count=suppressed,
+                exc_info=error,
+            )

@@ -1,0 +1,52 @@
+"""This broker as its handlers see it, and the two shapes of a handler.
+
+Must not: import a handler, the server, or `broker.node`.
+"""
+
+from collections.abc import Awaitable, Callable, Sequence
+from typing import TYPE_CHECKING, Protocol, TypeAlias
+
+from broker.groups.coordinator import GroupCoordinator
+from broker.network.request import RequestContext, Respond, Response
+from broker.partition.local_broker import LocalBroker
+from broker.transactions.coordinator import TransactionCoordinator
+from broker.transactions.producer_ids import ProducerIds
+from stream.compaction.plan import CompactionConfig
+from stream.config import StreamConfig
+
+if TYPE_CHECKING:
+    from controller.api.follower import MetadataFollower
+    from controller.metadata.nodes import NodeState
+
+
+class Node(LocalBroker, Protocol):
+    """This broker, as its handlers see it."""
+
+    @property
+    def stream_config(self) -> StreamConfig: ...
+
+    @property
+    def compaction_config(self) -> CompactionConfig: ...
+
+    @property
+    def follower(self) -> "MetadataFollower": ...
+
+    @property
+    def groups(self) -> GroupCoordinator: ...
+
+    @property
+    def transactions(self) -> TransactionCoordinator: ...
+
+    @property
+    def producer_ids(self) -> ProducerIds: ...
+
+    def departed(self) -> Sequence["NodeState"]:
+        """Brokers that left a moment ago."""
+        ...
+
+
+Handler: TypeAlias = Callable[[Node, RequestContext], Response | Awaitable[Response]]
+"""Answers one request at once, or as a coroutine that the dispatcher runs as a task (cancelled when the connection closes)."""
+
+InlineHandler: TypeAlias = Callable[[Node, RequestContext, Respond], None]
+"""Produce's shape: no task, the answer comes through `respond`, possibly much later from a callback."""

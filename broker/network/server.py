@@ -1,0 +1,432 @@
+"""The listener: sockets around the pure core of `broker.network.connection`.
+
+Invariants: requests of a connection start in the order they came and are answered in that order. Produce requests overlap; any other
+request keeps those behind it waiting until it is done, as Kafka does, so a connection never has more than one task. What a client can
+make us hold is limited: requests in flight and unsent answers per connection, request bytes over all connections; at a limit we stop
+reading, which is the back-pressure that TCP carries to the client. A connection in the middle of a frame may go on to twice the shared
+limit (otherwise half-sent frames could block each other for good); beyond that it is closed.
+While the storage is full no Produce starts and its connection is not read; consumers and heartbeats go on.
+Must not: know what requests mean (that is the dispatcher's), or log more than a limited number of lines about bad peers.
+
+Source: Kafka's SocketServer and Selector (muting), queued.max.request.bytes.
+"""
+
+import asyncio
+from collections import deque
+from collections.abc import Coroutine, Sequence
+from functools import partial
+from typing import Any, Final, Protocol, cast
+
+import structlog
+
+from base.buffers import Buffer
+from broker.config import BrokerConfig
+from broker.network.connection import (
+    RECEIVE_BYTES,
+    FrameReader,
+    ResponseOrder,
+    ResponseSlot,
+)
+from broker.network.log_limit import LogLimit
+from broker.network.request import ConnectionInfo, Respond, Response
+from broker.network.request_meter import RequestMeter
+from broker.wire.errors import WireError
+
+log = structlog.get_logger()
+
+SWEEP_INTERVAL_S: Final = 5.0
+_API_KEY_BYTES: Final = 2
+
+
+class CannotAnswer(Exception):
+    """The request can not be answered in its own language; the connection is closed. The message goes to the log."""
+
+
+class Dispatcher(Protocol):
+    """Where frames go. One for all connections."""
+
+    def is_blocked(self, frame: bytearray) -> bool:
+        """This request must not start now (a Produce while the storage is full)."""
+        ...
+
+    async def wait_unblocked(self) -> None: ...
+
+    def start(self, connection: ConnectionInfo, frame: bytearray, respond: Respond) -> Coroutine[Any, Any, Response] | None:
+        """Handle a request: answer through `respond`, now or later, or return a coroutine to run. Raises WireError, CannotAnswer."""
+        ...
+
+
+class Connection(asyncio.BufferedProtocol):
+    """One client. Also the `ConnectionInfo` that handlers see."""
+
+    def __init__(self, server: "Server", number: int, listener: str) -> None:
+        self.id = number
+        self.listener = listener
+        self.local_host = ""
+        self.local_port = 0
+        self.peer = ""
+        self.peer_host = ""
+        self.last_request_at = server.loop.time()
+        self.last_bytes_at = self.last_request_at
+        self._server = server
+        self._reader = FrameReader(server.receive_buffer, server.config.request_bytes_max)
+        self._order = ResponseOrder()
+        self._waiting: deque[bytearray] = deque()
+        self._waiting_bytes = 0
+        self._charged_bytes = 0
+        self._outbox: list[Buffer] = []
+        self._outbox_bytes = 0
+        self._transport: asyncio.Transport | None = None
+        self._task: asyncio.Task[None] | None = None
+        self._is_pumping = False
+        self._is_write_paused = False
+        self._is_read_paused = False
+
+    # --- asyncio's side ---------------------------------------------------------------------------------------------------------------
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        transport = cast("asyncio.Transport", transport)  # uvloop's transports do not derive from asyncio's
+        self._transport = transport
+        self.local_host, self.local_port = _address(transport.get_extra_info("sockname"))
+        self.peer_host, peer_port = _address(transport.get_extra_info("peername"))
+        self.peer = f"{self.peer_host}:{peer_port}"
+        transport.set_write_buffer_limits(high=self._server.config.response_bytes_max)
+        if not self._server.add(self):
+            self.close("too many connections (max.connections)")
+
+    def get_buffer(self, sizehint: int) -> memoryview:
+        return self._reader.get_buffer()
+
+    def buffer_updated(self, nbytes: int) -> None:
+        if self._transport is None:
+            return
+        try:
+            frames = self._reader.received(nbytes)
+        except WireError as error:
+            self.close(str(error))
+            return
+        self.last_bytes_at = self._server.loop.time()
+        self._server.received_bytes += nbytes
+        if frames:
+            self.last_request_at = self.last_bytes_at
+            self._waiting.extend(frames)
+            self._waiting_bytes += sum(map(len, frames))
+            self.pump()
+        else:
+            self._settle()
+        if self._reader.buffered_bytes and self._server.is_over_hard_limit:
+            self.close("request memory is used up (queued.max.request.bytes)")
+
+    def pause_writing(self) -> None:
+        self._is_write_paused = True
+
+    def resume_writing(self) -> None:
+        self._is_write_paused = False
+        self.pump()
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        self._transport = None
+        if self._task is not None:
+            self._task.cancel()
+        self._waiting.clear()
+        self._server.charge(-self._charged_bytes)
+        self._charged_bytes = 0
+        self._server.remove(self)
+
+    # --- requests ---------------------------------------------------------------------------------------------------------------------
+
+    def pump(self) -> None:
+        """Start what may start, then decide whether to read on. Cheap when nothing waits."""
+        if self._is_pumping:
+            return
+        self._is_pumping = True
+        try:
+            while self._waiting and self._may_start():
+                frame = self._waiting.popleft()
+                self._waiting_bytes -= len(frame)
+                self._start(frame)
+        finally:
+            self._is_pumping = False
+        self._settle()
+
+    def _may_start(self) -> bool:
+        config = self._server.config
+        if self._transport is None or self._transport.is_closing() or self._task is not None or self._is_write_paused:
+            return False
+        if len(self._order) >= config.requests_in_flight_max or self._order.held_bytes > config.response_bytes_max:
+            return False
+        if self._server.dispatcher.is_blocked(self._waiting[0]):
+            self._server.wait_for_dispatcher(self)
+            return False
+        return True
+
+    def _start(self, frame: bytearray) -> None:
+        slot = self._order.open(len(frame))
+        # While requests wait here, nothing is read: this one was complete when the last bytes came, or before.
+        respond = partial(self._answer, slot, int.from_bytes(frame[:_API_KEY_BYTES], "big"), self.last_bytes_at)
+        try:
+            coroutine = self._server.dispatcher.start(self, frame, respond)
+        except (WireError, CannotAnswer) as error:
+            self.close(str(error))
+            return
+        if coroutine is not None:
+            self._task = self._server.loop.create_task(self._run(coroutine, respond))
+
+    async def _run(self, coroutine: Coroutine[Any, Any, Response], respond: Respond) -> None:
+        try:
+            response = await coroutine
+        except (WireError, CannotAnswer) as error:
+            self.close(str(error))
+            return
+        finally:
+            self._task = None
+        respond(response)
+
+    def _answer(self, slot: ResponseSlot, api_key: int, received_at: float, response: Response) -> None:
+        if self._transport is None or self._transport.is_closing():
+            return
+        self._server.requests.answered(api_key, self._server.loop.time() - received_at)
+        ready = self._order.fill(slot, _buffers(response))
+        if ready:
+            self._send(ready)
+        self.pump()
+
+    def _send(self, ready: list[Buffer]) -> None:
+        """Answers that come in the same turn of the loop (one WAL object acknowledges many requests) leave with one system call."""
+        if not self._outbox:
+            self._server.loop.call_soon(self._flush)
+        self._outbox += ready
+        self._outbox_bytes += sum(map(len, ready))
+        if self._outbox_bytes > self._server.config.response_bytes_max:
+            self._flush()
+
+    def _flush(self) -> None:
+        outbox, self._outbox = self._outbox, []
+        sent_bytes, self._outbox_bytes = self._outbox_bytes, 0
+        if outbox and self._transport is not None and not self._transport.is_closing():
+            self._server.sent_bytes += sent_bytes
+            self._transport.writelines(outbox)
+
+    def _settle(self) -> None:
+        """Tell the server what we hold, and read or do not read accordingly."""
+        transport = self._transport
+        if transport is None or transport.is_closing():
+            return
+        held = self._reader.buffered_bytes + self._waiting_bytes + self._order.request_bytes
+        self._server.charge(held - self._charged_bytes)
+        self._charged_bytes = held
+        pause = bool(self._waiting) or self._is_write_paused
+        if not pause and self._server.is_over_limit and not self._reader.is_mid_frame:
+            self._server.wait_for_memory(self)
+            pause = True
+        if pause is not self._is_read_paused:
+            self._is_read_paused = pause
+            if pause:
+                transport.pause_reading()
+            else:
+                self.last_bytes_at = self._server.loop.time()
+                transport.resume_reading()
+
+    # --- the end ----------------------------------------------------------------------------------------------------------------------
+
+    def close(self, reason: str) -> None:
+        """Drop the connection, with one (limited) log line. Nothing that waits is answered."""
+        if self._transport is not None and not self._transport.is_closing():
+            self._server.log_closed(self, reason)
+            self._transport.abort()
+
+    def close_quietly(self) -> None:
+        """At shutdown, or to send the client to another broker: what is already answered still goes out."""
+        self._flush()
+        if self._transport is not None:
+            self._transport.close()
+
+    @property
+    def in_flight_count(self) -> int:
+        return len(self._order) + len(self._waiting)
+
+    def expired(self, now: float) -> str | None:
+        """Why this connection should be closed for silence, if it should."""
+        config = self._server.config
+        if self._is_read_paused and not self._is_write_paused:
+            return None  # it waits for us
+        if self._reader.is_mid_frame and (now - self.last_bytes_at) * 1_000 > config.request_stall_ms:
+            return "a request stopped half way (request_stall_ms)"
+        if len(self._order) and not self._is_write_paused:
+            return None
+        if (now - self.last_request_at) * 1_000 > config.connections_idle_ms:
+            return "no request (connections_idle_ms)"
+        return None
+
+
+class Server:
+    """All connections of one listener. `start` needs a running loop; requests are served from `serve` on."""
+
+    def __init__(self, config: BrokerConfig, *, sweep_interval_s: float = SWEEP_INTERVAL_S) -> None:
+        self.config = config
+        self.loop = asyncio.get_running_loop()
+        self.receive_buffer = memoryview(bytearray(RECEIVE_BYTES))
+        self.ports: dict[str, int] = {}
+        """The bound port of each listener by its name."""
+        self.buffered_bytes = 0
+        self.received_bytes = 0
+        self.sent_bytes = 0
+        self.closed_count = 0
+        """Connections that were dropped for a reason that the log tells (some of)."""
+        self.requests = RequestMeter()
+        self._dispatcher: Dispatcher | None = None
+        self._listeners: list[asyncio.Server] = []
+        self._connections: set[Connection] = set()
+        self._connection_count = 0
+        self._memory_waiters: dict[Connection, None] = {}
+        self._dispatcher_waiters: dict[Connection, None] = {}
+        self._tasks: set[asyncio.Task[None]] = set()
+        self._log_limit = LogLimit()
+        self._sweep_interval_s = sweep_interval_s
+
+    @property
+    def dispatcher(self) -> Dispatcher:
+        assert self._dispatcher is not None, "serve() comes before the first connection"
+        return self._dispatcher
+
+    @property
+    def port(self) -> int:
+        """Of the first listener; 0 before `bind`."""
+        return next(iter(self.ports.values()), 0)
+
+    @property
+    def connection_count(self) -> int:
+        return len(self._connections)
+
+    @property
+    def accepted_count(self) -> int:
+        """Connections that ever were."""
+        return self._connection_count
+
+    async def bind(self) -> int:
+        """Take the ports (so that they can be registered) without serving yet: clients wait in the backlog. Returns the first listener's.
+
+        Raises PortTaken.
+        """
+        for bound in self.config.bound:
+            make = partial(self._connection, bound.name)
+            try:
+                # An empty host is every address, as in Kafka.
+                listener = await self.loop.create_server(make, bound.host or None, bound.port, backlog=1_024, start_serving=False)
+            except OSError as error:
+                raise PortTaken(bound.host, bound.port, error) from error
+            self._listeners.append(listener)
+            self.ports[bound.name] = int(listener.sockets[0].getsockname()[1])
+        return self.port
+
+    async def serve(self, dispatcher: Dispatcher) -> None:
+        assert self._listeners, "bind() comes first"
+        self._dispatcher = dispatcher
+        for listener in self._listeners:
+            await listener.start_serving()
+        self._spawn(self._sweep())
+
+    async def stop_accepting(self) -> None:
+        while self._listeners:
+            self._listeners.pop().close()
+
+    async def close(self) -> None:
+        await self.stop_accepting()
+        for connection in list(self._connections):
+            connection.close_quietly()
+        tasks = list(self._tasks)
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+
+    # --- what connections tell us -------------------------------------------------------------------------------------------------------
+
+    def add(self, connection: Connection) -> bool:
+        self._connections.add(connection)
+        return len(self._connections) <= self.config.connections_max
+
+    def remove(self, connection: Connection) -> None:
+        self._connections.discard(connection)
+        self._memory_waiters.pop(connection, None)
+        self._dispatcher_waiters.pop(connection, None)
+
+    @property
+    def is_over_limit(self) -> bool:
+        return self.buffered_bytes > self.config.buffered_request_bytes_max
+
+    @property
+    def is_over_hard_limit(self) -> bool:
+        return self.buffered_bytes > 2 * self.config.buffered_request_bytes_max
+
+    def charge(self, delta_bytes: int) -> None:
+        self.buffered_bytes += delta_bytes
+        if delta_bytes < 0 and self._memory_waiters and not self.is_over_limit:
+            waiters = list(self._memory_waiters)
+            self._memory_waiters.clear()
+            for connection in waiters:
+                self.loop.call_soon(connection.pump)
+
+    def wait_for_memory(self, connection: Connection) -> None:
+        self._memory_waiters[connection] = None
+
+    def wait_for_dispatcher(self, connection: Connection) -> None:
+        if not self._dispatcher_waiters:
+            self._spawn(self._resume_when_unblocked())
+        self._dispatcher_waiters[connection] = None
+
+    def log_closed(self, connection: Connection, reason: str) -> None:
+        self.closed_count += 1
+        suppressed = self._log_limit.take(self.loop.time())
+        if suppressed is not None:
+            log.warning("connection_refused", peer=connection.peer, reason=reason, suppressed_count=suppressed)
+
+    # --- background ---------------------------------------------------------------------------------------------------------------------
+
+    def _connection(self, listener: str) -> Connection:
+        self._connection_count += 1
+        return Connection(self, self._connection_count, listener)
+
+    def _spawn(self, coroutine: Coroutine[Any, Any, None]) -> None:
+        task = self.loop.create_task(coroutine)
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+
+    async def _resume_when_unblocked(self) -> None:
+        await self.dispatcher.wait_unblocked()
+        waiters = list(self._dispatcher_waiters)
+        self._dispatcher_waiters.clear()
+        for connection in waiters:
+            connection.pump()
+
+    async def _sweep(self) -> None:
+        while True:
+            await asyncio.sleep(self._sweep_interval_s)
+            now = self.loop.time()
+            for connection in list(self._connections):
+                reason = connection.expired(now)
+                if reason is not None:
+                    connection.close(reason)
+
+
+class PortTaken(Exception):
+    """The listener's port can not be had; the message names it and what to do."""
+
+    def __init__(self, host: str, port: int, cause: OSError) -> None:
+        super().__init__(
+            f"can not listen on {host}:{port} ({cause.strerror or cause}): choose another port in listeners (0 takes a free one)"
+        )
+        self.port = port
+
+
+def _buffers(response: Response) -> Sequence[Buffer]:
+    if response is None:
+        return ()
+    return (cast("Buffer", response),) if isinstance(response, bytes | bytearray | memoryview) else response
+
+
+def _address(name: Sequence[object] | None) -> tuple[str, int]:
+    """Host and port of a socket name; an IPv4 address that came through an IPv6 socket is told as IPv4. A socket that is gone has none."""
+    if not name:
+        return "", 0
+    host = str(name[0])
+    return (host.removeprefix("::ffff:") if "." in host else host), int(str(name[1]))

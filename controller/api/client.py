@@ -1,0 +1,271 @@
+"""Typed calls to the controller: one method per message.
+
+Invariants: a call ends within its deadline, by its value, a `RequestRefused` of its status, or `TimeoutError`; a repeated attempt carries
+the same request id, so that the controller answers a lost reply from memory instead of doing the work twice. With a follower bound, a call
+returns only when the local image has reached what it changed (read your writes). Must not hold metadata of its own.
+Source: Kafka `NodeToControllerChannelManager`.
+"""
+
+import asyncio
+import random
+from collections.abc import Sequence
+from typing import Any, Protocol, TypeVar, cast
+from uuid import uuid4
+
+import msgspec
+
+from controller.api import load_messages as lm
+from controller.api import messages as m
+from controller.api import rewrite_messages as rm
+from controller.api.errors import refusal
+from controller.api.transport import (
+    EPOCH_KEY,
+    REQUEST_ID_KEY,
+    Channel,
+    RpcFailed,
+    StatusCode,
+    UnaryCallable,
+)
+from controller.metadata.records import MetadataOffset
+
+DEFAULT_TIMEOUT_S = 30.0
+ATTEMPT_TIMEOUT_S = 5.0
+"""One attempt; a controller that hangs is asked again (or its successor is) after this."""
+
+BACKOFF_FIRST_S = 0.02
+BACKOFF_MAX_S = 0.5
+
+_T = TypeVar("_T")
+_encode = msgspec.msgpack.Encoder().encode
+_PERMANENT = (StatusCode.INVALID_ARGUMENT, StatusCode.UNIMPLEMENTED, StatusCode.RESOURCE_EXHAUSTED, StatusCode.INTERNAL)
+
+
+class ImageReached(Protocol):
+    """What read-your-writes needs of a follower."""
+
+    async def reached(self, offset: MetadataOffset, deadline: float) -> None: ...
+
+
+class ControllerClient:
+    """Calls for one process; safe for any number of tasks of one event loop.
+
+    addresses: host:port of controllers. Which of them is active is found out by asking; who is new among them, by `learn`.
+    """
+
+    def __init__(self, addresses: Sequence[str], *, rng: random.Random | None = None) -> None:
+        assert addresses, "at least one controller address"
+        self._configured = tuple(addresses)
+        self._addresses = list(addresses)
+        self._rng = rng or random.Random()  # noqa: S311 - jitter, not a secret
+        self._active = self._addresses[0]
+        self._channels: dict[str, Channel] = {}
+        self._methods: dict[tuple[str, str], UnaryCallable] = {}
+        self._decoders: dict[type[Any], msgspec.msgpack.Decoder[Any]] = {}
+        self._follower: ImageReached | None = None
+        self._epoch = 0
+
+    @property
+    def address(self) -> str:
+        """The controller that is asked first."""
+        return self._active
+
+    @property
+    def addresses(self) -> tuple[str, ...]:
+        """All that are asked: those that the quorum named, then those of the configuration."""
+        return tuple(self._addresses)
+
+    def learn(self, addresses: Sequence[str]) -> None:
+        """The quorum has told who is in it. What was configured stays the last resort."""
+        if addresses:
+            self._addresses = list(dict.fromkeys((*addresses, *self._configured)))
+
+    def bind(self, follower: ImageReached) -> None:
+        """From now on every call waits until this follower's image has reached its effect."""
+        self._follower = follower
+
+    async def close(self) -> None:
+        channels = list(self._channels.values())
+        self._channels.clear()
+        self._methods.clear()
+        for channel in channels:
+            await channel.close()
+
+    def redirect(self, leader: str) -> None:
+        """Ask `leader` first from now on; empty: the next one of the addresses."""
+        if leader:
+            self._active = leader
+            return
+        at = self._addresses.index(self._active) if self._active in self._addresses else -1
+        self._active = self._addresses[(at + 1) % len(self._addresses)]
+
+    async def register_broker(self, request: m.RegisterBroker, *, timeout_s: float = DEFAULT_TIMEOUT_S) -> m.BrokerRegistered:
+        return await self._call(request, m.BrokerRegistered, timeout_s)
+
+    async def unregister_broker(self, request: m.UnregisterBroker, *, timeout_s: float = DEFAULT_TIMEOUT_S) -> None:
+        """Does not wait for the local image: the session ends with the registration, and the stream with it."""
+        await self._until_done(request, timeout_s, read_own_writes=False)
+
+    async def open_streams(self, request: m.OpenStreams, *, timeout_s: float = DEFAULT_TIMEOUT_S) -> m.StreamsOpened:
+        return await self._call(request, m.StreamsOpened, timeout_s)
+
+    async def trim_stream(self, request: m.TrimStream, *, timeout_s: float = DEFAULT_TIMEOUT_S) -> None:
+        await self._exchange(request, m.ItemResult, timeout_s)
+
+    async def prepare_objects(self, request: m.PrepareObjects, *, timeout_s: float = DEFAULT_TIMEOUT_S) -> m.ObjectsPrepared:
+        return await self._call(request, m.ObjectsPrepared, timeout_s)
+
+    async def commit(self, request: m.Commit, *, timeout_s: float = DEFAULT_TIMEOUT_S) -> None:
+        await self._exchange(request, m.ItemResult, timeout_s)
+
+    async def commit_recovered(self, request: m.CommitRecovered, *, timeout_s: float = DEFAULT_TIMEOUT_S) -> None:
+        await self._until_done(request, timeout_s)
+
+    async def create_topics(self, request: m.CreateTopics, *, timeout_s: float = DEFAULT_TIMEOUT_S) -> m.TopicsCreated:
+        return await self._call(request, m.TopicsCreated, timeout_s)
+
+    async def delete_topics(self, request: m.DeleteTopics, *, timeout_s: float = DEFAULT_TIMEOUT_S) -> m.ItemResults:
+        return await self._call(request, m.ItemResults, timeout_s)
+
+    async def create_partitions(self, request: m.CreatePartitions, *, timeout_s: float = DEFAULT_TIMEOUT_S) -> m.ItemResults:
+        return await self._call(request, m.ItemResults, timeout_s)
+
+    async def alter_reassignments(self, request: m.AlterReassignments, *, timeout_s: float = DEFAULT_TIMEOUT_S) -> m.ItemResults:
+        return await self._call(request, m.ItemResults, timeout_s)
+
+    async def elect_preferred(self, request: m.ElectPreferred, *, timeout_s: float = DEFAULT_TIMEOUT_S) -> m.ItemResults:
+        return await self._call(request, m.ItemResults, timeout_s)
+
+    async def drain_broker(self, request: m.DrainBroker, *, timeout_s: float = DEFAULT_TIMEOUT_S) -> m.Progress:
+        return await self._call(request, m.Progress, timeout_s)
+
+    async def report_moves(self, request: m.ReportMoves, *, timeout_s: float = DEFAULT_TIMEOUT_S) -> None:
+        await self._exchange(request, m.ItemResult, timeout_s)
+
+    async def trace_move(self, request: m.TraceMove, *, timeout_s: float = DEFAULT_TIMEOUT_S) -> m.MoveTraces:
+        return await self._call(request, m.MoveTraces, timeout_s)
+
+    async def report_load(self, request: lm.ReportLoad, *, timeout_s: float = DEFAULT_TIMEOUT_S) -> lm.LoadReported:
+        return await self._call(request, lm.LoadReported, timeout_s)
+
+    async def propose_moves(self, request: lm.ProposeMoves, *, timeout_s: float = DEFAULT_TIMEOUT_S) -> lm.MovesProposed:
+        return await self._call(request, lm.MovesProposed, timeout_s)
+
+    async def move_leaders(self, request: lm.MoveLeaders, *, timeout_s: float = DEFAULT_TIMEOUT_S) -> m.ItemResults:
+        return await self._call(request, m.ItemResults, timeout_s)
+
+    async def alter_configs(self, request: m.AlterConfigs, *, timeout_s: float = DEFAULT_TIMEOUT_S) -> m.ItemResults:
+        return await self._call(request, m.ItemResults, timeout_s)
+
+    async def allocate_producer_ids(self, request: m.AllocateProducerIds, *, timeout_s: float = DEFAULT_TIMEOUT_S) -> m.ProducerIdBlock:
+        return await self._call(request, m.ProducerIdBlock, timeout_s)
+
+    async def put_key_value(self, request: m.PutKeyValue, *, timeout_s: float = DEFAULT_TIMEOUT_S) -> m.KeyValue:
+        return await self._call(request, m.KeyValue, timeout_s)
+
+    async def get_key_value(self, request: m.GetKeyValue, *, timeout_s: float = DEFAULT_TIMEOUT_S) -> m.KeyValue:
+        return await self._call(request, m.KeyValue, timeout_s)
+
+    async def delete_key_value(self, request: m.DeleteKeyValue, *, timeout_s: float = DEFAULT_TIMEOUT_S) -> m.KeyValue:
+        return await self._call(request, m.KeyValue, timeout_s)
+
+    async def prepare_rewrite(self, request: rm.PrepareRewrite, *, timeout_s: float = DEFAULT_TIMEOUT_S) -> m.ObjectsPrepared:
+        return await self._call(request, m.ObjectsPrepared, timeout_s)
+
+    async def commit_rewrite(self, request: rm.CommitRewrite, *, timeout_s: float = DEFAULT_TIMEOUT_S) -> m.ItemResults:
+        return await self._call(request, m.ItemResults, timeout_s)
+
+    async def describe(self, *, timeout_s: float = DEFAULT_TIMEOUT_S) -> m.ControllerStatus:
+        return await self._call(m.DescribeController(), m.ControllerStatus, timeout_s)
+
+    async def describe_quorum(self, *, timeout_s: float = DEFAULT_TIMEOUT_S) -> m.QuorumStatus:
+        return await self._call(m.DescribeQuorum(), m.QuorumStatus, timeout_s)
+
+    async def add_learner(self, request: m.AddLearner, *, timeout_s: float = DEFAULT_TIMEOUT_S) -> None:
+        await self._exchange(request, m.ItemResult, timeout_s)
+
+    async def add_voter(self, request: m.AddVoter, *, timeout_s: float = DEFAULT_TIMEOUT_S) -> None:
+        await self._exchange(request, m.ItemResult, timeout_s)
+
+    async def remove_controller(self, request: m.RemoveController, *, timeout_s: float = DEFAULT_TIMEOUT_S) -> None:
+        await self._exchange(request, m.ItemResult, timeout_s)
+
+    async def transfer_leadership(self, request: m.TransferLeadership, *, timeout_s: float = DEFAULT_TIMEOUT_S) -> None:
+        await self._exchange(request, m.ItemResult, timeout_s)
+
+    async def _call(self, request: m.Message, value_type: type[_T], timeout_s: float) -> _T:
+        value = await self._exchange(request, value_type, timeout_s)
+        assert value is not None, f"the controller answered {type(request).__name__} with no value"
+        return value
+
+    async def _until_done(self, request: m.Message, timeout_s: float, *, read_own_writes: bool = True) -> None:
+        """Work that the controller cuts into transactions: the same request until nothing remains."""
+        now = asyncio.get_running_loop().time
+        deadline = now() + timeout_s
+        remaining = 1
+        while remaining:
+            progress = await self._exchange(request, m.Progress, deadline - now(), read_own_writes=read_own_writes)
+            remaining = 0 if progress is None else progress.remaining
+
+    async def _exchange(self, request: m.Message, value_type: type[_T], timeout_s: float, *, read_own_writes: bool = True) -> _T | None:
+        """Attempts until an answer that stands, then read your writes."""
+        now = asyncio.get_running_loop().time
+        deadline = now() + timeout_s
+        method = type(request).__name__
+        body = _encode(request)
+        request_id = uuid4().hex
+        backoff_s = BACKOFF_FIRST_S
+        last = "no attempt"
+        while (left_s := deadline - now()) > 0:
+            reply = await self._attempt(method, body, request_id, value_type, min(left_s, ATTEMPT_TIMEOUT_S))
+            if not isinstance(reply, str):
+                if reply.status is m.Status.OK:
+                    if read_own_writes and self._follower is not None and reply.offset > 0:
+                        await self._follower.reached(reply.offset, deadline)
+                    return reply.value
+                if reply.status is m.Status.NOT_LEADER:
+                    self.redirect(reply.detail)
+                elif reply.status is not m.Status.CONTROLLER_BUSY:
+                    raise refusal(reply.status, reply.detail, reply.offset)
+                last = f"{reply.status.name} {reply.detail}".rstrip()
+            else:
+                last = reply
+            await asyncio.sleep(max(0.0, min(backoff_s * (0.5 + self._rng.random()), deadline - now())))
+            backoff_s = min(backoff_s * 2, BACKOFF_MAX_S)
+        raise TimeoutError(f"{method} got no answer from the controller within {timeout_s:.1f} s; last: {last}")
+
+    async def _attempt(self, method: str, body: bytes, request_id: str, value_type: type[_T], timeout_s: float) -> "m.Reply[_T] | str":
+        """The reply, or why there was none (then the outcome is unknown and the next controller is asked)."""
+        address = self._active
+        try:
+            data = await self._method(address, method)(
+                body, timeout=timeout_s, metadata=((REQUEST_ID_KEY, request_id), (EPOCH_KEY, str(self._epoch)))
+            )
+        except RpcFailed as error:
+            if error.code() in _PERMANENT:
+                raise refusal(m.Status.INVALID_REQUEST, f"{error.code().name}: {error.details()}") from error
+            if self._active == address:
+                self.redirect("")
+            return f"{address}: {error.code().name}: {error.details()}"
+        reply: m.Reply[_T] = self._decoder(value_type).decode(data)
+        if reply.offset > 0:
+            if reply.controller_epoch < self._epoch:
+                self.redirect("")
+                return f"{address}: it leads epoch {reply.controller_epoch}, {self._epoch} has begun"
+            self._epoch = reply.controller_epoch
+        return reply
+
+    def _method(self, address: str, method: str) -> UnaryCallable:
+        known = self._methods.get((address, method))
+        if known is None:
+            channel = self._channels.get(address)
+            if channel is None:
+                channel = self._channels[address] = Channel(address)
+            known = self._methods[address, method] = channel.unary(method)
+        return known
+
+    def _decoder(self, value_type: type[_T]) -> msgspec.msgpack.Decoder[Any]:
+        known = self._decoders.get(value_type)
+        if known is None:
+            reply_type = cast("Any", m.Reply)[value_type]
+            known = self._decoders[value_type] = msgspec.msgpack.Decoder(reply_type)
+        return known

@@ -1,0 +1,238 @@
+"""What can go wrong in the controller and in talking to it.
+
+Invariant: every refusal of a request reaches its caller as a class that carries the `Status`; transport trouble never does, it is retried
+until the deadline and ends as `TimeoutError`. `retriable` says whether the same call may succeed later without anybody's help.
+"""
+
+from typing import ClassVar
+
+from controller.api.messages import Status
+from controller.metadata.records import MetadataOffset
+
+
+class ControllerError(Exception):
+    """Base of the errors of controllers and their clients."""
+
+    retriable: ClassVar[bool] = False
+
+
+class RequestRefused(ControllerError):
+    """The controller looked at the request and said no; nothing of it was done. offset: what the image it looked at had reached."""
+
+    def __init__(self, status: Status, detail: str, offset: MetadataOffset) -> None:
+        super().__init__(f"{status.name}: {detail}" if detail else status.name)
+        self.status = status
+        self.detail = detail
+        self.offset = offset
+
+
+class NodeRefused(RequestRefused):
+    """The caller's (node, epoch) may not act any more: it is fenced, replaced by a newer start, or was never registered."""
+
+
+class StreamRefused(RequestRefused):
+    """The stream is unknown, owned by somebody else, not closed, or an offset does not follow."""
+
+
+class ObjectRefused(RequestRefused):
+    """An object is not prepared, is gone, or a WAL may not be recovered by the caller."""
+
+
+class QuorumChangeRefused(RequestRefused):
+    """The quorum is not changed: an unknown or known controller, another change under way, or no majority would be left."""
+
+
+class TopicRefused(RequestRefused):
+    """A topic, partition count, assignment or config is not allowed."""
+
+
+class ControllerBusy(RequestRefused):
+    """The controller's queue is full. Only seen when the deadline left no time for another try."""
+
+    retriable = True
+
+
+class NotLeader(ControllerError):
+    """This process is not the active controller. `leader` is the address of the one that is, if known."""
+
+    retriable = True
+
+    def __init__(self, leader: str = "") -> None:
+        super().__init__(f"not the active controller; try {leader or 'another one'}")
+        self.leader = leader
+
+
+class ChangeRefused(ControllerError):
+    """The quorum cannot be changed in this way, or not now."""
+
+
+class QuorumClosed(ControllerError):
+    """The quorum was stopped; what was proposed and not answered may or may not be committed."""
+
+    retriable = True
+
+
+class JournalFailed(ControllerError):
+    """A write or fsync of the journal failed. What reached the disk is unknown: the process has to end and recover from the file."""
+
+    def __init__(self, path: str, cause: BaseException) -> None:
+        super().__init__(
+            f"journal {path} cannot be written: {cause}. The controller stops; free the volume and start it again. If the volume is lost, "
+            "remove the controller and add it with an empty data directory"
+        )
+        self.path = path
+
+
+_JOIN_AGAIN = (
+    "Do not repair, move or restore the data directory: a controller that forgot what it acknowledged would vote, and committed metadata "
+    "would be lost. Let the controller join again: run `penstock controller remove ID`, start it with an empty data directory and "
+    "--controller-quorum-join-servers, then run `penstock controller add ID`. If no majority of the controllers is left, stop all of them "
+    "and run `penstock controller recover --from URL --cluster-id ID`"
+)
+
+
+class JournalCorrupt(ControllerError):
+    """Committed bytes of the journal do not match their checksum. Nothing is guessed and nothing is cut."""
+
+    def __init__(self, path: str, position: int, what: str) -> None:
+        super().__init__(f"journal {path} is corrupt at byte {position}: {what}. The controller does not start. {_JOIN_AGAIN}")
+        self.path = path
+        self.position = position
+
+
+class JournalForgot(ControllerError):
+    """The journal lacks what this data directory has promised: it was emptied, exchanged or restored from an older copy."""
+
+    def __init__(self, path: str, what: str) -> None:
+        super().__init__(f"the data in {path} are older than what this controller has promised: {what}. It does not vote. {_JOIN_AGAIN}")
+
+
+class SnapshotCorrupt(ControllerError):
+    """A metadata snapshot in the object store that does not match its checksum or version."""
+
+    def __init__(self, key: str, what: str) -> None:
+        super().__init__(
+            f"snapshot {key} is unusable: {what}. Start again, if it was the reading that failed. If it stays so and the journal "
+            "directories are whole, or another controller leads, delete this object; if every disk is lost, see penstock controller recover"
+        )
+        self.key = key
+
+
+class SnapshotMissing(ControllerError):
+    """The journal begins behind every snapshot that could be read: the records between are nowhere."""
+
+    def __init__(self, journal_start: int, snapshot_offset: int | None) -> None:
+        found = "no snapshot was found" if snapshot_offset is None else f"the newest usable snapshot ends at {snapshot_offset}"
+        super().__init__(
+            f"the journal begins at metadata offset {journal_start} but {found}. Point the controller at the object store of this cluster, "
+            "or restore its journal directory"
+        )
+
+
+class BackupCorrupt(ControllerError):
+    """An object of the metadata log's backup that does not match its checksum, version or key."""
+
+    def __init__(self, key: str, what: str) -> None:
+        super().__init__(f"backup object {key} is unusable: {what}")
+        self.key = key
+
+
+class BackupGap(ControllerError):
+    """Objects of the metadata log's backup were deleted by somebody else: it ends before this quorum's log begins."""
+
+    def __init__(self, backup: int, first: int) -> None:
+        super().__init__(
+            f"the backup of the metadata log ends at {backup}, the log of this quorum begins at {first}: objects in between were deleted, "
+            "by a lifecycle rule of the bucket perhaps. Remove the rule, bring the objects under meta/<cluster>/log/ back (versions of the "
+            "bucket), and start again"
+        )
+
+
+class BackupFenced(ControllerError):
+    """A recovery ended the backup of this history, or another one is written under the same cluster id: this quorum must not go on."""
+
+    def __init__(self, offset: int, what: str) -> None:
+        super().__init__(
+            f"the backup of the metadata log can not go on at offset {offset}: {what}. This controller stops for good; start controllers "
+            "with empty data directories to join the recovered cluster"
+        )
+        self.offset = offset
+
+
+class LogBehindBackup(ControllerError):
+    """The store holds committed records that this quorum, which was elected, does not have: its disks were lost."""
+
+    def __init__(self, committed: int, backup: int) -> None:
+        super().__init__(
+            f"the backup in the store reaches to metadata offset {backup}, the log of this quorum only to {committed}: the disks of its "
+            "controllers were lost. Nothing is served, or acknowledged records would be lost: stop all controllers, run "
+            "`penstock controller recover --from URL --cluster-id ID`, and start them with empty data directories"
+        )
+
+
+class RecoveryRefused(ControllerError):
+    """The recovery cannot be done, or needs an explicit option. Nothing was written unless the message says so."""
+
+
+class DataDirInUse(ControllerError):
+    """Another process holds the data directory's lock."""
+
+    def __init__(self, directory: str) -> None:
+        super().__init__(f"another controller runs on {directory}: stop it, or give this one a data directory of its own")
+
+
+class StoreNotEmpty(ControllerError):
+    """A new cluster would begin in a store that holds another one's objects, whose keys it would use again."""
+
+    def __init__(self, key: str) -> None:
+        super().__init__(
+            f"the data directory is new but the store holds {key!r} of an earlier cluster. To go on with that one, restore its data "
+            "directory, or set cluster.id to its id (the part after meta/ in its keys) after `penstock controller recover`; for a new one, "
+            "use an empty bucket"
+        )
+        self.key = key
+
+
+class InvalidConfig(ControllerError):
+    """A setting of the controller that cannot be used."""
+
+    def __init__(self, name: str, value: object, allowed: str) -> None:
+        super().__init__(f"controller config {name}={value!r} is not valid: {allowed}")
+        self.name = name
+        self.value = value
+        self.allowed = allowed
+
+
+_CLASSES: dict[Status, type[RequestRefused]] = {
+    Status.NODE_EPOCH_NOT_EXIST: NodeRefused,
+    Status.NODE_EPOCH_EXPIRED: NodeRefused,
+    Status.NODE_FENCED: NodeRefused,
+    Status.STREAM_NOT_EXIST: StreamRefused,
+    Status.STREAM_FENCED: StreamRefused,
+    Status.STREAM_NOT_CLOSED: StreamRefused,
+    Status.STREAM_NOT_OPENED: StreamRefused,
+    Status.OFFSET_NOT_MATCHED: StreamRefused,
+    Status.OBJECT_NOT_EXIST: ObjectRefused,
+    Status.COMPACTED_OBJECTS_NOT_FOUND: ObjectRefused,
+    Status.WAL_NOT_RECOVERABLE: ObjectRefused,
+    Status.TOPIC_EXISTS: TopicRefused,
+    Status.UNKNOWN_TOPIC: TopicRefused,
+    Status.INVALID_TOPIC_NAME: TopicRefused,
+    Status.INVALID_PARTITIONS: TopicRefused,
+    Status.INVALID_REPLICATION_FACTOR: TopicRefused,
+    Status.INVALID_REPLICA_ASSIGNMENT: TopicRefused,
+    Status.INVALID_CONFIG: TopicRefused,
+    Status.DUPLICATE_VOTER: QuorumChangeRefused,
+    Status.VOTER_NOT_FOUND: QuorumChangeRefused,
+    Status.CHANGE_PENDING: QuorumChangeRefused,
+    Status.NO_MAJORITY: QuorumChangeRefused,
+    Status.CONTROLLER_BUSY: ControllerBusy,
+}
+
+
+_NO_OFFSET = MetadataOffset(0)
+
+
+def refusal(status: Status, detail: str, offset: MetadataOffset = _NO_OFFSET) -> RequestRefused:
+    """The exception for a reply that is not OK."""
+    return _CLASSES.get(status, RequestRefused)(status, detail, offset)

@@ -1,0 +1,382 @@
+"""The local copy of the metadata: follows the controller's stream of committed records; the stream is the broker's session.
+
+Invariants: the image holds committed records only, each once and in order; subscribers are called after every batch with what it touched,
+and the image does not change while they run; `can_write` is false before the controller can have given our partitions away
+(`controller.api.lease` has the argument). The image never goes back: a snapshot that ends before what was applied is refused. The history
+that `penstock controller recover` begins has far larger offsets. A subscriber that raises ends the follower: `failed` tells, the process
+should stop.
+Must not decide what a change means. Source: KRaft `MetadataLoader`, `BrokerLifecycleManager`.
+"""
+
+import asyncio
+import heapq
+import random
+from collections.abc import Callable
+from contextlib import suppress
+from itertools import count
+from typing import cast
+
+import msgspec
+import structlog
+
+from base.clock import MonotonicClock
+from controller.api import messages as m
+from controller.api.client import ControllerClient
+from controller.api.errors import ControllerError
+from controller.api.lease import Lease
+from controller.api.transport import (
+    END_OF_STREAM,
+    Channel,
+    RpcFailed,
+    StatusCode,
+    StreamCall,
+)
+from controller.metadata.codec import decode_record
+from controller.metadata.delta import MetadataDelta
+from controller.metadata.image import MetadataImage
+from controller.metadata.records import ControllerEpoch, MetadataOffset
+from stream.ports import WalIdentity
+
+_log = structlog.get_logger()
+_encode = msgspec.msgpack.Encoder().encode
+_decoder = msgspec.msgpack.Decoder(m.MetadataBatch)
+
+HEARTBEAT_INTERVAL_S = 0.5
+SILENCE_S = 2.0
+"""A stream on which nothing came for this long (four heartbeats) is given up and another controller is tried."""
+
+BACKOFF_FIRST_S = 0.02
+BACKOFF_MAX_S = 0.25
+"""Short: the session's grace is half a second."""
+
+ALARM_INTERVAL_S = 60.0
+"""A controller whose metadata went back is reported this often."""
+
+STOPPING_DETAIL = "stopping"
+"""What a controller says that ends its streams in order, after it has stopped to fence."""
+
+Subscriber = Callable[[MetadataDelta, MetadataImage], None]
+
+
+class FollowerStopped(ControllerError):
+    """The follower was stopped or failed; the image does not move any more."""
+
+
+class _OlderSnapshot(ControllerError):
+    """A controller sent a snapshot that ends before what this image has applied."""
+
+    def __init__(self, offset: MetadataOffset, applied: MetadataOffset, *, is_deposed: bool) -> None:
+        super().__init__(f"a snapshot of offset {offset} is refused: {applied} is applied")
+        self.is_deposed = is_deposed
+        """The sender leads an epoch that is over, so that it may lag for a moment."""
+
+
+class MetadataFollower:
+    """One process's image. node: the incarnation whose session this is; None: an observer without a session."""
+
+    def __init__(
+        self,
+        client: ControllerClient,
+        node: WalIdentity | None = None,
+        *,
+        heartbeat_interval_s: float = HEARTBEAT_INTERVAL_S,
+        now: MonotonicClock | None = None,
+        rng: random.Random | None = None,
+    ) -> None:
+        self._client = client
+        self._node = node
+        self._interval_s = heartbeat_interval_s
+        self._now = now or asyncio.get_running_loop().time
+        self._rng = rng or random.Random()  # noqa: S311 - jitter, not a secret
+        self._image = MetadataImage()
+        self._committed = MetadataOffset(0)
+        self._heard_at = self._now()
+        self._loading: MetadataImage | None = None
+        """What has come of a snapshot so far."""
+        self._lease = Lease()
+        self._session_at = ""
+        """Address of the controller that answered our heartbeats last: the only one that could fence us for a broken stream."""
+        self._subscribers: list[Subscriber] = []
+        self._session_listeners: list[Callable[[bool], None]] = []
+        self._told = (False, False)
+        """(has session, fenced) as the listeners know it."""
+        self._waiters: list[tuple[MetadataOffset, int, asyncio.Future[None]]] = []
+        self._waiter_numbers = count()
+        self._epoch = ControllerEpoch(0)
+        """The newest that was heard with what was applied."""
+        self._went_back_at = -ALARM_INTERVAL_S
+        self.went_back = ""
+        """Why the controllers' metadata are refused; empty: they are not."""
+        self._backup_offset = MetadataOffset(0)
+        self._backup_moved = asyncio.Event()
+        self._tasks: list[asyncio.Task[None]] = []
+        self._caught_up = asyncio.Event()
+        self.failed: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        """Done when the follower is over: with a result after `stop`, with the exception after a defect."""
+
+    @property
+    def image(self) -> MetadataImage:
+        """The present image; a snapshot replaces it by another one, so do not keep it."""
+        return self._image
+
+    @property
+    def offset(self) -> MetadataOffset:
+        return self._image.end_offset
+
+    @property
+    def behind_count(self) -> int:
+        """Records that the controller had committed, as it said last, and that are not here yet."""
+        return max(0, self._committed - self._image.end_offset)
+
+    @property
+    def silent_s(self) -> float:
+        """Since something was last heard; it says something with every heartbeat."""
+        return max(0.0, self._now() - self._heard_at)
+
+    @property
+    def fenced(self) -> bool:
+        """The controller fenced or replaced this incarnation: only a new registration helps."""
+        return self._lease.ended
+
+    def can_write(self) -> bool:
+        """The session is alive as far as can be known here. Cost: one look at the clock."""
+        return self._lease.is_alive(self._now())
+
+    def leads_alone(self) -> bool:
+        """No other broker can have been made the leader of what this one leads. Cost: one look at the clock."""
+        return self._now() < self._lease.alone_until
+
+    def subscribe(self, subscriber: Subscriber) -> None:
+        """Call `subscriber` after every batch; at once with everything if the image holds something."""
+        self._subscribers.append(subscriber)
+        if self._image.end_offset > 0:
+            subscriber(MetadataDelta(everything=True), self._image)
+
+    def on_session(self, listener: Callable[[bool], None]) -> None:
+        """Call with False when the session is lost, with True when there is one (again), with False once more when `fenced`."""
+        self._session_listeners.append(listener)
+
+    async def start(self, timeout_s: float = 30.0) -> None:
+        """Connect and catch up with what is committed now. Raises TimeoutError, FollowerStopped (fenced)."""
+        loop = asyncio.get_running_loop()
+        self._tasks = [loop.create_task(self._run(), name="metadata-follower")]
+        if self._node is not None:
+            self._tasks.append(loop.create_task(self._watch_session(), name="metadata-session"))
+        caught_up = loop.create_task(self._caught_up.wait())
+        try:
+            await asyncio.wait((caught_up, self.failed), timeout=timeout_s, return_when=asyncio.FIRST_COMPLETED)
+        finally:
+            caught_up.cancel()
+        if self.failed.done():
+            self.failed.result()
+            raise FollowerStopped("the controller refused this incarnation: it is fenced or was replaced")
+        if not self._caught_up.is_set():
+            raise TimeoutError(f"no controller answered within {timeout_s:.1f} s (last tried: {self._client.address})")
+
+    async def stop(self) -> None:
+        for task in self._tasks:
+            task.cancel()
+        for task in self._tasks:
+            with suppress(asyncio.CancelledError):
+                await task
+        if not self.failed.done():
+            self.failed.set_result(None)
+        self._release_waiters()
+
+    async def reached(self, offset: MetadataOffset, deadline: float) -> None:
+        """Return when the image holds everything below `offset`. deadline: of the loop's clock. Raises TimeoutError, FollowerStopped."""
+        if self._image.end_offset >= offset:
+            return
+        if self.failed.done():
+            raise FollowerStopped("the metadata follower has stopped")
+        loop = asyncio.get_running_loop()
+        reached = loop.create_future()
+        heapq.heappush(self._waiters, (offset, next(self._waiter_numbers), reached))
+        try:
+            async with asyncio.timeout_at(deadline):
+                await reached
+        except TimeoutError:
+            raise TimeoutError(f"the metadata image is at {self._image.end_offset} and did not reach {offset} in time") from None
+
+    async def backed_up(self, offset: MetadataOffset) -> None:
+        """Return when the store has all metadata below `offset`: as long as that takes. Raises FollowerStopped."""
+        while self._backup_offset < offset:
+            if self.failed.done():
+                raise FollowerStopped("the metadata follower has stopped")
+            await self._backup_moved.wait()
+
+    async def _run(self) -> None:
+        backoff_s = BACKOFF_FIRST_S
+        try:
+            while not self._lease.ended:
+                before = self._image.end_offset
+                heard = await self._follow_once()
+                if heard or self._image.end_offset > before:
+                    backoff_s = BACKOFF_FIRST_S
+                await asyncio.sleep(backoff_s * (0.5 + self._rng.random()))
+                backoff_s = min(backoff_s * 2, BACKOFF_MAX_S)
+        except asyncio.CancelledError:
+            raise
+        except BaseException as error:
+            _log.exception("metadata_follower_failed", offset=self._image.end_offset)
+            self.failed.set_exception(error)
+            self._lease.end()
+            if not isinstance(error, Exception):
+                raise
+        else:
+            self.failed.set_result(None)
+        self._session_changed()
+        self._release_waiters()
+
+    async def _follow_once(self) -> bool:
+        """One connection to one controller, to its end. True if anything was heard on it."""
+        address = self._client.address
+        channel = Channel(address)
+        call = channel.follow()
+        self._lease.stream_began()
+        self._loading = None
+        heartbeats = asyncio.get_running_loop().create_task(self._send_heartbeats(call), name=f"heartbeats-{self._node}")
+        heard = False
+        why: BaseException | None = None
+        try:
+            while True:
+                async with asyncio.timeout(SILENCE_S):
+                    data = await call.read()
+                if data is END_OF_STREAM:
+                    break
+                heard = True
+                self._take(_decoder.decode(cast("bytes", data)), address)
+        except _OlderSnapshot as error:
+            why = error
+            self._alarm(error, address)
+        except (RpcFailed, TimeoutError) as error:
+            why = error
+        finally:
+            call.cancel()
+            heartbeats.cancel()
+            await asyncio.wait((heartbeats,))  # not `await heartbeats`: our own cancellation must not be taken for its
+            if not heartbeats.cancelled():
+                heartbeats.exception()
+            await channel.close()
+        self._stream_ended(address, why, heard=heard)
+        return heard
+
+    def _stream_ended(self, address: str, why: BaseException | None, *, heard: bool) -> None:
+        detail = (why.details() or "") if isinstance(why, RpcFailed) else str(why or "end of stream")
+        code = why.code() if isinstance(why, RpcFailed) else None
+        if code is StatusCode.PERMISSION_DENIED:
+            _log.warning("session_refused", node=self._node, detail=detail)
+            self._lease.end()
+            self._session_changed()
+            return
+        is_refused = code is StatusCode.UNAVAILABLE and "refused" in detail
+        nobody_fences = detail == STOPPING_DETAIL or code is StatusCode.FAILED_PRECONDITION
+        if address == self._session_at or not self._session_at:
+            self._lease.stream_broke(self._now(), nobody_fences=nobody_fences, refused=is_refused)
+        asks_again = heard and isinstance(why, RpcFailed) and address == self._session_at and not (nobody_fences or is_refused)
+        if not asks_again:
+            self._client.redirect(detail if code is StatusCode.FAILED_PRECONDITION else "")
+        if heard:
+            _log.info("metadata_stream_broken", controller=address, detail=detail, offset=self._image.end_offset)
+
+    def _alarm(self, error: _OlderSnapshot, address: str) -> None:
+        if error.is_deposed:
+            return
+        self.went_back = f"the controller at {address} serves older metadata than were applied here: {error}"
+        if self._now() - self._went_back_at >= ALARM_INTERVAL_S:
+            self._went_back_at = self._now()
+            _log.error(
+                "metadata_went_back",
+                controller=address,
+                detail=str(error),
+                next="stop all controllers: committed metadata are missing. See 'A controller's data directory' in docs/how-to/alerts.md",
+            )
+
+    async def _send_heartbeats(self, call: StreamCall) -> None:
+        node = self._node
+        for heartbeat in count(1):
+            request = m.FollowRequest(from_offset=self._image.end_offset, applied_offset=self._image.end_offset, heartbeat=heartbeat)
+            if node is not None:
+                request = msgspec.structs.replace(request, node_id=node.node_id, node_epoch=node.node_epoch)
+            self._lease.sent(heartbeat, self._now())
+            await call.write(_encode(request))
+            await asyncio.sleep(min(self._interval_s, self._lease.heartbeat_s_max))
+
+    def _take(self, batch: m.MetadataBatch, address: str) -> None:
+        """Raises _OlderSnapshot."""
+        if batch.snapshot and batch.base_offset < self._image.end_offset:
+            raise _OlderSnapshot(batch.base_offset, self._image.end_offset, is_deposed=batch.controller_epoch < self._epoch)
+        self._client.learn(batch.controllers)
+        self._committed, self._heard_at = batch.end_offset, self._now()
+        if batch.session_timeout_ms:
+            self._lease.told(batch.session_timeout_ms, batch.session_grace_ms)
+        if batch.reset:
+            self._loading = MetadataImage()
+        if batch.snapshot:
+            assert self._loading is not None, "a snapshot begins with reset"
+            self._loading.load(map(decode_record, batch.records))
+        else:
+            self._apply(batch)
+        if batch.backup_offset > self._backup_offset:
+            self._backup_offset = batch.backup_offset
+            self._backup_told()
+        if batch.heard and self._node is not None:
+            self._lease.answered(batch.heard)
+            self._session_at = address
+        self._session_changed()
+
+    def _apply(self, batch: m.MetadataBatch) -> None:
+        """A batch of the log; the first one after a snapshot puts the snapshot's image in place."""
+        delta: MetadataDelta | None = None
+        if self._loading is not None:
+            self._image, self._loading = self._loading, None
+            self._image.loaded(batch.base_offset)
+            delta = MetadataDelta(everything=True)
+        image = self._image
+        if batch.base_offset != image.end_offset:
+            raise ControllerError(f"the controller sent records from {batch.base_offset}, the image ends at {image.end_offset}")
+        records = [decode_record(raw) for raw in batch.records]
+        image.apply_all(records)
+        self._epoch = max(self._epoch, batch.controller_epoch)
+        self.went_back = ""
+        if records or delta is not None:
+            delta = delta or MetadataDelta.of(records)
+            for subscriber in self._subscribers:
+                subscriber(delta, image)
+            self._release_reached()
+        if not batch.records:
+            self._caught_up.set()
+
+    def _release_reached(self) -> None:
+        end = self._image.end_offset
+        while self._waiters and self._waiters[0][0] <= end:
+            waiter = heapq.heappop(self._waiters)[2]
+            if not waiter.done():
+                waiter.set_result(None)
+
+    def _release_waiters(self) -> None:
+        for _, _, waiter in self._waiters:
+            if not waiter.done():
+                waiter.set_exception(FollowerStopped("the metadata follower has stopped"))
+        self._waiters.clear()
+        self._backup_told()
+
+    def _backup_told(self) -> None:
+        waiters, self._backup_moved = self._backup_moved, asyncio.Event()
+        waiters.set()
+
+    async def _watch_session(self) -> None:
+        """Notice the end of the lease in time: sleeps until it could be over, at most one heartbeat."""
+        while not self._lease.ended:
+            left_s = self._lease.until - self._now()
+            await asyncio.sleep(min(self._interval_s / 5, max(left_s, 0.01)))
+            self._session_changed()
+
+    def _session_changed(self) -> None:
+        has_session = self.can_write()
+        if (has_session, self.fenced) == self._told:
+            return
+        self._told = (has_session, self.fenced)
+        _log.info("session_gained" if has_session else "session_lost", node=self._node, fenced=self.fenced)
+        for listener in self._session_listeners:
+            listener(has_session)

@@ -1,0 +1,180 @@
+"""gRPC as the controller uses it: bytes in, bytes out, the few calls that we make, with types.
+
+Invariant: nothing else imports `grpc`, whose annotations do not pass strict checks. Message limits, keepalive and reconnect times are set
+here for both sides. Must not know what the messages mean.
+Broken connections are found by our own heartbeats; the server sends no keepalive pings, so that it never breaks a stream that its
+follower still takes for whole (`controller.api.follower` relies on that).
+"""
+
+import asyncio
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from typing import Any, Protocol, TypeVar, cast
+
+import grpc
+import grpc.aio
+
+CONTROLLER_SERVICE = "penstock.Controller"
+METADATA_SERVICE = "penstock.Metadata"
+FOLLOW_METHOD = "Follow"
+RAFT_SERVICE = "penstock.Raft"
+EXCHANGE_METHOD = "Exchange"
+REQUEST_ID_KEY = "penstock-request-id"
+EPOCH_KEY = "penstock-controller-epoch"
+"""Newest controller epoch that the caller has heard of: a controller of an earlier one must not answer."""
+
+MESSAGE_BYTES_MAX = 64 << 20
+"""Transport limit in both directions, for what voters tell each other; a request has a lower one and is answered INVALID_REQUEST."""
+
+_T = TypeVar("_T")
+Metadata = Sequence[tuple[str, str]]
+END_OF_STREAM: object = cast("Any", grpc.aio).EOF
+
+StatusCode = grpc.StatusCode
+RpcFailed = grpc.aio.AioRpcError
+
+
+class UnaryCallable(Protocol):
+    def __call__(self, request: bytes, *, timeout: float, metadata: Metadata = ()) -> Awaitable[bytes]: ...
+
+
+class StreamCall(Protocol):
+    """The client's end of a bidirectional stream. `read` gives END_OF_STREAM at an orderly end."""
+
+    async def read(self) -> object: ...
+    async def write(self, request: bytes) -> None: ...
+    def cancel(self) -> bool: ...
+    async def code(self) -> grpc.StatusCode: ...
+    async def details(self) -> str: ...
+
+
+async def _cancellable(work: Awaitable[_T]) -> _T:
+    """`work` of grpc.aio, in which a cancellation is not lost.
+
+    Where a call fails at the moment in which the task that waits for it is cancelled, grpc.aio raises the call's failure, and a loop that
+    tries again goes on for ever.
+    """
+    task = asyncio.current_task()
+    assert task is not None
+    before = task.cancelling()
+    try:
+        return await work
+    finally:
+        if task.cancelling() > before:
+            raise asyncio.CancelledError
+
+
+class _Stream:
+    """Implements StreamCall."""
+
+    def __init__(self, call: StreamCall) -> None:
+        self._call = call
+        self.cancel = call.cancel
+        self.code = call.code
+        self.details = call.details
+
+    async def read(self) -> object:
+        return await _cancellable(self._call.read())
+
+    async def write(self, request: bytes) -> None:
+        await _cancellable(self._call.write(request))
+
+
+class UnaryContext(Protocol):
+    def time_remaining(self) -> float | None: ...
+    def invocation_metadata(self) -> Metadata: ...
+    async def abort(self, code: grpc.StatusCode, details: str = "") -> None: ...
+
+
+class StreamContext(Protocol):
+    """The server's end of a bidirectional stream."""
+
+    async def read(self) -> object: ...
+    async def write(self, message: bytes) -> None: ...
+    async def abort(self, code: grpc.StatusCode, details: str = "") -> None: ...
+    def peer(self) -> str: ...
+
+
+UnaryHandler = Callable[[bytes, UnaryContext], Awaitable[bytes]]
+StreamHandler = Callable[[object, StreamContext], Awaitable[None]]
+
+_COMMON_OPTIONS: list[tuple[str, int]] = [
+    ("grpc.max_send_message_length", MESSAGE_BYTES_MAX),
+    ("grpc.max_receive_message_length", MESSAGE_BYTES_MAX),
+    ("grpc.enable_retries", 0),
+]
+_CLIENT_OPTIONS = [
+    *_COMMON_OPTIONS,
+    ("grpc.keepalive_time_ms", 10_000),
+    ("grpc.keepalive_timeout_ms", 5_000),
+    ("grpc.initial_reconnect_backoff_ms", 50),
+    # Despite its name how long one attempt to connect may take, handshake included. With 500 ms three controllers on a machine that was
+    # 20 times overloaded did not find each other for minutes: attempts that come too late for themselves are load for the next ones.
+    ("grpc.min_reconnect_backoff_ms", 2_000),
+    ("grpc.max_reconnect_backoff_ms", 200),
+    ("grpc.use_local_subchannel_pool", 1),
+    ("grpc.enable_http_proxy", 0),
+]
+_SERVER_OPTIONS = [
+    *_COMMON_OPTIONS,
+    ("grpc.so_reuseport", 0),
+    ("grpc.http2.min_ping_interval_without_data_ms", 5_000),
+    ("grpc.http2.max_ping_strikes", 0),
+    ("grpc.keepalive_time_ms", 2_147_483_647),
+]
+
+
+class Channel:
+    """One connection to one controller. Calls that find it broken fail at once; it tries to reconnect by itself after 50 to 200 ms."""
+
+    def __init__(self, address: str) -> None:
+        self.address = address
+        self._channel = cast("Any", grpc.aio).insecure_channel(address, options=_CLIENT_OPTIONS)
+
+    def unary(self, method: str) -> UnaryCallable:
+        call = cast("UnaryCallable", self._channel.unary_unary(f"/{CONTROLLER_SERVICE}/{method}"))
+
+        async def ask(request: bytes, *, timeout: float, metadata: Metadata = ()) -> bytes:
+            return await _cancellable(call(request, timeout=timeout, metadata=metadata))
+
+        return ask
+
+    def follow(self) -> StreamCall:
+        return _Stream(self._channel.stream_stream(f"/{METADATA_SERVICE}/{FOLLOW_METHOD}")())
+
+    def raft(self) -> StreamCall:
+        return _Stream(self._channel.stream_stream(f"/{RAFT_SERVICE}/{EXCHANGE_METHOD}")())
+
+    async def close(self) -> None:
+        await self._channel.close()
+
+
+class Listener:
+    """A gRPC server of our services on one port. raft: None where there are no other voters."""
+
+    def __init__(self, unary: Mapping[str, UnaryHandler], follow: StreamHandler, raft: StreamHandler | None = None) -> None:
+        api = cast("Any", grpc)
+        self._server = cast("Any", grpc.aio).server(options=_SERVER_OPTIONS)
+        handlers = {name: api.unary_unary_rpc_method_handler(handler) for name, handler in unary.items()}
+        stream = {FOLLOW_METHOD: api.stream_stream_rpc_method_handler(follow)}
+        services = [
+            api.method_handlers_generic_handler(CONTROLLER_SERVICE, handlers),
+            api.method_handlers_generic_handler(METADATA_SERVICE, stream),
+        ]
+        if raft is not None:
+            exchange = {EXCHANGE_METHOD: api.stream_stream_rpc_method_handler(raft)}
+            services.append(api.method_handlers_generic_handler(RAFT_SERVICE, exchange))
+        self._server.add_generic_rpc_handlers(tuple(services))
+
+    async def start(self, host: str, port: int) -> int:
+        """Bind and serve; returns the bound port. Raises OSError if the address is taken."""
+        literal = f"[{host}]" if ":" in host else host
+        try:
+            bound = int(self._server.add_insecure_port(f"{literal}:{port}"))
+        except RuntimeError as error:
+            raise OSError(f"cannot listen on {literal}:{port}: {error}. Choose a free port, or 0 for any") from error
+        await self._server.start()
+        return bound
+
+    async def stop(self, grace_s: float | None) -> None:
+        """Refuse new calls; calls under way have `grace_s` to end, None cancels them."""
+        await self._server.stop(grace_s)

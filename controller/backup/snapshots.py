@@ -1,0 +1,233 @@
+"""Snapshots of the image in the object store, from which a start loads all but the journal's tail.
+
+Invariants: a snapshot object holds exactly the image as of its offset, is written whole with put_if_absent and never changed; one that does
+not match its checksum is passed over for the one before (journal and backup are kept from the one before the newest on). It is taken only
+of what the backup has already: a later leader may know the log from the snapshot on only. Old ones are deleted only after a newer one is
+there. Must not decide when. Source: Raft reference 5 (2), KRaft `SnapshotWriter`.
+
+Object: magic "PNSTSNAP", version u32, CRC32C u32 of the rest; then msgpack [[index, term, offset, members], cluster id, [record, ...]].
+"""
+
+import asyncio
+import struct
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import msgspec
+import structlog
+from crc32c import crc32c
+
+from controller.api.errors import SnapshotCorrupt
+from controller.backup.log import BackupLog
+from controller.backup.writer import Backup
+from controller.config import ControllerConfig
+from controller.metadata.codec import decode_record, encode_raw
+from controller.metadata.image import MetadataImage
+from controller.metadata.records import MetadataOffset
+from controller.metadata.snapshot import ImageCopy
+from controller.raft.messages import Base
+from controller.raft.replicated_log import Quorum
+from controller.writer.runtime import Runtime
+from objectstore.errors import ObjectStoreError, PreconditionFailed
+from objectstore.ports import ObjectStore
+from stream.format.keys import parse_snapshot_key, snapshot_key, snapshot_prefix
+
+_log = structlog.get_logger()
+_HEADER = struct.Struct("<8sII")
+_MAGIC = b"PNSTSNAP"
+_VERSION = 2
+_CHECK_INTERVAL_S = 1.0
+_CHUNK_RECORDS = 2_000
+"""Records encoded, or decoded and applied, before the event loop gets a turn: 2 to 10 ms."""
+
+
+class _Body(msgspec.Struct, frozen=True, array_like=True):
+    base: Base
+    cluster_id: str
+    records: list[msgspec.Raw]
+
+
+@dataclass(frozen=True, slots=True)
+class LoadedSnapshot:
+    """base: where in the log it was taken. passed_over: what is wrong with the newest one, if this is an older one."""
+
+    base: Base
+    image: MetadataImage
+    passed_over: SnapshotCorrupt | None = None
+
+    @property
+    def offset(self) -> MetadataOffset:
+        return MetadataOffset(self.base.offset)
+
+
+def copy_image(image: MetadataImage) -> tuple[ImageCopy, MetadataOffset]:
+    """For `Runtime.between`: a copy that may be encoded while the image moves on, and what it reaches up to."""
+    return ImageCopy.of(image), image.end_offset
+
+
+async def encode_copy(copied: ImageCopy) -> list[msgspec.Raw]:
+    """Its records, encoded without holding the event loop for long."""
+    encoded: list[msgspec.Raw] = []
+    for chunk in copied.chunks(_CHUNK_RECORDS):
+        encoded += encode_raw(chunk)
+        await asyncio.sleep(0)
+    return encoded
+
+
+async def load_image(records: Sequence[msgspec.Raw], end_offset: MetadataOffset) -> MetadataImage:
+    """The image that these records rebuild, made without holding the event loop for long: other voters and brokers have to be answered."""
+    image = MetadataImage()
+    for at in range(0, len(records), _CHUNK_RECORDS):
+        image.load(map(decode_record, records[at : at + _CHUNK_RECORDS]))
+        await asyncio.sleep(0)
+    image.loaded(end_offset)
+    return image
+
+
+def _pack(body: _Body) -> list[bytes]:
+    payload = msgspec.msgpack.encode(body)
+    return [_HEADER.pack(_MAGIC, _VERSION, crc32c(payload)), payload]
+
+
+def _unpack(key: str, data: bytes) -> _Body:
+    if len(data) < _HEADER.size:
+        raise SnapshotCorrupt(key, f"{len(data)} bytes are less than its header")
+    magic, version, crc = _HEADER.unpack_from(data)
+    if magic != _MAGIC or version != _VERSION:
+        raise SnapshotCorrupt(key, f"magic {magic!r} version {version}; this software reads {_MAGIC!r} version {_VERSION}")
+    payload = memoryview(data)[_HEADER.size :]
+    if crc32c(payload) != crc:
+        raise SnapshotCorrupt(key, "it does not match its checksum")
+    return msgspec.msgpack.decode(payload, type=_Body)
+
+
+class SnapshotStore:
+    """The snapshots of one cluster."""
+
+    def __init__(self, store: ObjectStore, cluster_id: str, *, kept: int) -> None:
+        assert kept >= 2, f"{kept} snapshots are kept"
+        self._store = store
+        self._cluster_id = cluster_id
+        self._kept = kept
+
+    async def load_newest(self) -> LoadedSnapshot | None:
+        """The newest whole snapshot; damaged ones are passed over and logged. About 0.5 s per 200,000 records.
+
+        Raises SnapshotCorrupt if there are snapshots but none is whole: an empty cluster must not begin in their place.
+        """
+        damaged: SnapshotCorrupt | None = None
+        for key in reversed(await self._keys()):
+            try:
+                body = await self._read(key)
+            except SnapshotCorrupt as error:
+                _log.error("snapshot_passed_over", key=key, reason=str(error))
+                damaged = damaged or error
+                continue
+            return LoadedSnapshot(body.base, await load_image(body.records, MetadataOffset(body.base.offset)), damaged)
+        if damaged is not None:
+            raise damaged
+        return None
+
+    async def _read(self, key: str) -> _Body:
+        """Once more if it does not match: the damage may be the answer's, and an older snapshot is no substitute for an empty journal."""
+        try:
+            return _unpack(key, await self._store.get(key))
+        except SnapshotCorrupt as error:
+            _log.warning("snapshot_read_again", key=key, reason=str(error))
+            return _unpack(key, await self._store.get(key))
+
+    async def save(self, copied: ImageCopy, base: Base) -> int:
+        """Write it as of `base` -> how many records. The same offset and term again is success: the content is the same."""
+        encoded = await encode_copy(copied)
+        parts = _pack(_Body(base, self._cluster_id, encoded))  # joins what is encoded: 1 ms per 3 MB
+        try:
+            await self._store.put_if_absent(snapshot_key(self._cluster_id, base.offset, base.term), parts)
+        except PreconditionFailed:
+            _log.info("snapshot_already_there", offset=base.offset, epoch=base.term)
+        return len(encoded)
+
+    async def drop_old(self) -> MetadataOffset:
+        """Delete all but the newest few; returns the offset of the second newest: what the journal has to keep from."""
+        keys = await self._keys()
+        stale = keys[: -self._kept]
+        if stale:
+            await self._store.delete(stale)
+        return self._second_newest(keys)
+
+    async def newest_offset(self) -> MetadataOffset | None:
+        """Of the newest snapshot, whole or not; None if there is none."""
+        keys = await self._keys()
+        newest = parse_snapshot_key(self._cluster_id, keys[-1]) if keys else None
+        return None if newest is None else MetadataOffset(newest[0])
+
+    async def needed_from(self) -> MetadataOffset:
+        """Offset of the second newest snapshot: what every log has to keep from."""
+        return self._second_newest(await self._keys())
+
+    def _second_newest(self, keys: Sequence[str]) -> MetadataOffset:
+        previous = parse_snapshot_key(self._cluster_id, keys[-2]) if len(keys) > 1 else None
+        return MetadataOffset(0 if previous is None else previous[0])
+
+    async def _keys(self) -> list[str]:
+        found = [info.key async for info in self._store.list(snapshot_prefix(self._cluster_id))]
+        return [key for key in found if parse_snapshot_key(self._cluster_id, key) is not None]
+
+
+class Snapshotter:
+    """The task that takes a snapshot when the log has grown enough, and then lets the log forget what two snapshots hold."""
+
+    def __init__(
+        self,
+        config: ControllerConfig,
+        quorum: Quorum,
+        runtime: Runtime,
+        snapshots: SnapshotStore,
+        log: BackupLog,
+        *,
+        backup: Backup,
+        since: MetadataOffset | None,
+    ) -> None:
+        """since: offset of the newest snapshot, None if there is none."""
+        self._config = config
+        self._quorum = quorum
+        self._runtime = runtime
+        self._snapshots = snapshots
+        self._log = log
+        self._backup = backup
+        self._objects_since = 0
+        self._since = MetadataOffset(0) if since is None else since
+        self._bytes_since = runtime.counters.bytes
+
+    async def run(self) -> None:
+        """Runs until it is cancelled or the runtime is over. A store that fails is tried again; meanwhile the journal grows."""
+        while True:
+            await asyncio.sleep(_CHECK_INTERVAL_S)
+            records = self._quorum.committed_offset - self._since
+            size_bytes = self._runtime.counters.bytes - self._bytes_since
+            objects = self._backup.object_count - self._objects_since
+            config = self._config
+            if records >= config.snapshot_records or size_bytes >= config.snapshot_bytes or objects >= config.backup_objects:
+                try:
+                    await self.take()
+                except (ObjectStoreError, TimeoutError) as error:
+                    _log.warning("snapshot_failed", error=str(error), records_since_last=records)
+
+    @property
+    def since(self) -> MetadataOffset:
+        """Where the newest snapshot ends."""
+        return self._since
+
+    async def take(self) -> MetadataOffset:
+        """One snapshot now. -> its offset."""
+        copied, offset = await self._runtime.between(copy_image)
+        size_bytes = self._runtime.counters.bytes
+        async with asyncio.timeout(self._config.request_timeout_ms / 1_000):
+            await self._backup.covered(offset)
+        objects = self._backup.object_count
+        record_count = await self._snapshots.save(copied, self._quorum.point_at(offset))
+        self._since, self._bytes_since, self._objects_since = offset, size_bytes, objects
+        previous = await self._snapshots.drop_old()
+        await self._log.drop_below(previous)
+        await self._quorum.drop_before(previous)
+        _log.info("snapshot_taken", offset=offset, records=record_count, log_starts_at=self._quorum.first_offset)
+        return offset

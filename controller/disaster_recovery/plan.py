@@ -1,0 +1,352 @@
+"""What the backup lacks, found in the WALs, and the records that make a new history of it. Pure.
+
+Invariants: ranges are taken from all WALs by offset alone, each stream contiguous from its committed end on: the fences and the closes that
+handed a stream from one writer to the next make the durable runs of its writers disjoint, so whoever wrote them, what follows is the
+truth. Whatever may have been given out since the backup (ids, epochs) is skipped by far. Afterwards nobody leads, every stream is closed,
+every WAL has ended: what an old process believes is of no use to it.
+A log whose objects are gone begins above the last missing range.
+Must not do I/O and must not bridge a gap: it is reported. Source: ADR 0013; `controller.managers.recovery` for one WAL.
+"""
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Set as AbstractSet
+from dataclasses import dataclass, field, replace
+from uuid import UUID
+
+import msgspec
+
+from base.ids import (
+    Millis,
+    NodeEpoch,
+    ObjectId,
+    Offset,
+    StreamEpoch,
+    StreamId,
+    WalSequence,
+)
+from controller.backup.layout import HISTORY_GAP
+from controller.managers.log_changes import clipped
+from controller.metadata.image import MetadataImage
+from controller.metadata.records import (
+    IdsReserved,
+    ObjectCommitted,
+    ObjectPrepared,
+    PartitionRecord,
+    ProducerIdsAllocated,
+    RangeEntry,
+    Record,
+    StreamClosed,
+    StreamTrimmed,
+    WalEnded,
+    WalRecord,
+)
+from controller.metadata.streams import StreamState
+from controller.metadata.topics import NO_LEADER
+from controller.raft.messages import Base, Endpoint, Members
+from stream.format.keys import data_key
+from stream.ports import ObjectRole, StreamRange, WalIdentity
+from stream.recovery.salvage import BadSlot
+
+IDS_SKIPPED = 1 << 32
+"""Stream, object and producer ids and Raft indexes that may have been given out since the backup. They are 64 bits wide."""
+
+EPOCHS_SKIPPED = 1 << 20
+"""Node epochs, leader epochs and terms likewise. Kafka's leader epochs are 32 bits wide: enough for 2,000 recoveries."""
+
+EPOCH_MAX = (1 << 31) - 1
+_FIRST_SLOT = WalSequence(0)
+
+
+@dataclass(frozen=True, slots=True)
+class WalkedSlot:
+    sequence: WalSequence
+    key: str
+    size_bytes: int
+    ranges: tuple[StreamRange, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class WalkedWal:
+    """The data slots of one WAL in [start, end). end: the first free slot, or its fence. bad: slots that are lost or damaged."""
+
+    writer: WalIdentity
+    start: WalSequence
+    end: WalSequence
+    slots: tuple[WalkedSlot, ...]
+    bad: tuple[BadSlot, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Gap:
+    """Offsets [start_offset, end_offset) of a stream are nowhere (or there twice), although something follows them."""
+
+    topic: str
+    partition: int
+    stream_id: StreamId
+    start_offset: Offset
+    end_offset: Offset
+    what: str
+
+
+@dataclass(slots=True)
+class Rebuilt:
+    """records: to be applied to the image of the backup. Of what the WALs added: ranges, their records and bytes."""
+
+    records: list[Record] = field(default_factory=list[Record])
+    gaps: list[Gap] = field(default_factory=list[Gap])
+    range_count: int = 0
+    record_count: int = 0
+    size_bytes: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class _Piece:
+    part: RangeEntry
+    slot: WalkedSlot
+    writer: WalIdentity
+
+
+def next_base(base: Base, end: int, voters: Sequence[int]) -> Base:
+    """Where the new history begins: out of reach of every log of the old one, with voters of whose disks nothing is known yet."""
+    known = base.members
+    ids = tuple(sorted(voters))
+    endpoints = tuple(Endpoint(number, known.endpoint(number).address) for number in ids)
+    members = Members(ids, endpoints=endpoints, version=known.version + EPOCHS_SKIPPED)
+    return Base(base.index + IDS_SKIPPED, base.term + EPOCHS_SKIPPED, end + HISTORY_GAP, members)
+
+
+def orphans_of(image: MetadataImage, data_ids: Iterable[ObjectId]) -> list[ObjectId]:
+    """Objects in the store that were prepared after the backup: merged copies of what lies in WALs, or compacted ones."""
+    first = image.next_object_id
+    return [object_id for object_id in data_ids if first <= object_id < first + IDS_SKIPPED]
+
+
+def wals_to_walk(image: MetadataImage, listed: Iterable[WalIdentity]) -> list[tuple[WalIdentity, WalSequence]]:
+    """Every WAL that has not ended, with the slot to begin at; one that the image does not know begins at its first."""
+    running = [(wal.writer, wal.committed) for wal in image.nodes.running_wals()]
+    unknown = [(writer, _FIRST_SLOT) for writer in set(listed) if image.nodes.wal(writer) is None]
+    return sorted(running + unknown, key=lambda item: (item[0].node_id, item[0].node_epoch))
+
+
+def rebuild(image: MetadataImage, wals: Sequence[WalkedWal], *, orphans: Iterable[ObjectId], now_ms: Millis) -> Rebuilt:
+    """orphans: data objects that the image does not know, to be deleted after the read grace. The image is not changed."""
+    rebuilt = Rebuilt()
+    rebuilt.records += [
+        WalRecord(wal.writer.node_id, wal.writer.node_epoch, wal.start) for wal in wals if image.nodes.wal(wal.writer) is None
+    ]
+    pieces = _pieces(image, wals, rebuilt)
+    taken: dict[str, list[_Piece]] = {}
+    ends: dict[StreamId, Offset] = {}
+    chains = {stream.stream_id: list(_chain(image, stream, pieces.get(stream.stream_id, []), rebuilt)) for stream in image.streams}
+    limits = _limits(image, rebuilt.gaps)
+    checkpoints = _Checkpoints(image, wals, chains)
+    for stream in image.streams:
+        ends[stream.stream_id] = stream.next_offset
+        for piece in checkpoints.trusted(stream, _within(stream, chains[stream.stream_id], limits)):
+            taken.setdefault(piece.slot.key, []).append(piece)
+            ends[stream.stream_id] = max(piece.part.end_offset, stream.start_offset)
+            rebuilt.range_count += 1
+            rebuilt.record_count += piece.part.record_count
+            rebuilt.size_bytes += piece.part.size_bytes
+    rebuilt.gaps += [Gap("", -1, StreamId(-1), Offset(0), Offset(0), str(slot.error)) for wal in wals for slot in wal.bad]
+    object_id = ObjectId(image.next_object_id + IDS_SKIPPED)
+    for wal in wals:
+        for slot in wal.slots:
+            if found := taken.get(slot.key):
+                rebuilt.records.append(_in_place(image, object_id, found, now_ms))
+                object_id = ObjectId(object_id + 1)
+    rebuilt.records += [StreamClosed(stream.stream_id, stream.epoch, ends[stream.stream_id]) for stream in image.streams if stream.opened]
+    rebuilt.records += [WalEnded(wal.writer.node_id, wal.writer.node_epoch, wal.end) for wal in wals]
+    rebuilt.records += [msgspec.structs.replace(node, fenced=True) for node in image.nodes if not node.fenced]
+    rebuilt.records += [_leaderless(partition) for topic in image.topics for partition in topic.partitions]
+    rebuilt.records += [ObjectPrepared(orphan, data_key(orphan), 0, image.end_offset) for orphan in sorted(set(orphans))]
+    rebuilt.records += _ids(image, wals, object_id)
+    return rebuilt
+
+
+def _pieces(image: MetadataImage, wals: Sequence[WalkedWal], rebuilt: Rebuilt) -> dict[StreamId, list[_Piece]]:
+    """Ranges by stream. A stream that never existed in the image was written to before the backup knew it: that must not be."""
+    pieces: dict[StreamId, list[_Piece]] = {}
+    for wal in wals:
+        for slot in wal.slots:
+            for part in slot.ranges:
+                if part.stream_id >= image.next_stream_id:
+                    what = f"slot {slot.key} holds a stream that the backup does not know"
+                    rebuilt.gaps.append(Gap("", -1, part.stream_id, part.start_offset, part.end_offset, what))
+                    continue
+                entry = RangeEntry(
+                    part.stream_id, part.start_offset, part.end_offset, part.record_count, part.size_bytes, part.max_timestamp_ms
+                )
+                pieces.setdefault(part.stream_id, []).append(_Piece(entry, slot, wal.writer))
+    return pieces
+
+
+def _chain(image: MetadataImage, stream: StreamState, pieces: list[_Piece], rebuilt: Rebuilt) -> Iterator[_Piece]:
+    """The pieces that follow one another from the stream's committed end on. Behind it is allowed only where all between is trimmed."""
+    end = stream.end_offset
+    for piece in sorted(pieces, key=lambda item: (item.part.start_offset, item.part.end_offset)):
+        part = piece.part
+        if part.end_offset <= stream.end_offset:
+            continue
+        if part.start_offset < end and end > stream.end_offset:
+            rebuilt.gaps.append(
+                _gap(image, stream, part.start_offset, min(end, part.end_offset), f"slot {piece.slot.key} holds them again")
+            )
+            return
+        if part.start_offset > end and not part.start_offset <= stream.start_offset:
+            rebuilt.gaps.append(_gap(image, stream, end, part.start_offset, f"the next that is there lies in slot {piece.slot.key}"))
+            return
+        if part.start_offset < end:
+            part = clipped(part, end)
+        end = part.end_offset
+        yield _Piece(part, piece.slot, piece.writer)
+
+
+def _limits(image: MetadataImage, gaps: Iterable[Gap]) -> dict[tuple[UUID, int], Offset]:
+    """By partition: where its first gap in a WAL begins. Only of data and transactions, whose offsets are the same."""
+    limits: dict[tuple[UUID, int], Offset] = {}
+    for gap in gaps:
+        stream = image.streams.get(gap.stream_id)
+        if stream is not None and stream.kind != "meta":
+            partition = (stream.topic_id, stream.partition)
+            limits[partition] = min(limits.get(partition, gap.start_offset), gap.start_offset)
+    return limits
+
+
+def _within(stream: StreamState, chain: Sequence[_Piece], limits: Mapping[tuple[UUID, int], Offset]) -> Sequence[_Piece]:
+    """What is taken of a stream, if its partition ends at a gap: no data and no transactions behind it, and no checkpoint of them."""
+    limit = limits.get((stream.topic_id, stream.partition))
+    if limit is None:
+        return chain
+    return [] if stream.kind == "meta" else [piece for piece in chain if piece.part.end_offset <= limit]
+
+
+class _Checkpoints:
+    """Which checkpoints behind lost or damaged slots may be used: those of partitions whose data go on behind these slots.
+
+    The data of any other partition may have ended in such a slot, and a checkpoint behind it would speak of data that are gone.
+    """
+
+    def __init__(self, image: MetadataImage, wals: Sequence[WalkedWal], chains: Mapping[StreamId, Sequence[_Piece]]) -> None:
+        self._bad = {wal.writer: [slot.sequence for slot in wal.bad] for wal in wals if wal.bad}
+        self._sound: set[tuple[UUID, int, WalIdentity]] = set()
+        for stream in image.streams if self._bad else ():
+            if stream.kind == "data":
+                self._sound |= {
+                    (stream.topic_id, stream.partition, piece.writer)
+                    for piece in chains[stream.stream_id]
+                    if piece.slot.sequence > max(self._bad.get(piece.writer, [piece.slot.sequence]))
+                }
+
+    def trusted(self, stream: StreamState, chain: Sequence[_Piece]) -> Iterator[_Piece]:
+        """Of a meta stream, the pieces up to the first that may not be used; of other streams, all."""
+        for piece in chain:
+            is_behind = piece.slot.sequence > min(self._bad.get(piece.writer, [piece.slot.sequence]))
+            if stream.kind == "meta" and is_behind and (stream.topic_id, stream.partition, piece.writer) not in self._sound:
+                return
+            yield piece
+
+
+def _gap(image: MetadataImage, stream: StreamState, start: Offset, end: Offset, what: str) -> Gap:
+    topic = image.topics.by_id(stream.topic_id)
+    return Gap("" if topic is None else topic.name, stream.partition, stream.stream_id, start, end, f"{stream.kind} stream: {what}")
+
+
+def _in_place(image: MetadataImage, object_id: ObjectId, pieces: Sequence[_Piece], now_ms: Millis) -> ObjectCommitted:
+    """Name the slot as an object; one that has a name already keeps it."""
+    slot, writer = pieces[0].slot, pieces[0].writer
+    known = image.objects.in_place(slot.key)
+    return ObjectCommitted(
+        object_id if known is None else known.object_id,
+        slot.key,
+        ObjectRole.WAL,
+        slot.size_bytes,
+        now_ms,
+        tuple(piece.part for piece in pieces),
+        writer.node_id,
+        writer.node_epoch,
+        slot.sequence,
+    )
+
+
+def _leaderless(partition: PartitionRecord) -> PartitionRecord:
+    """Nobody leads until the first broker registers. A move that was under way goes on with that election."""
+    return msgspec.structs.replace(
+        partition,
+        leader=NO_LEADER.node_id,
+        leader_node_epoch=NO_LEADER.node_epoch,
+        leader_epoch=StreamEpoch(min(partition.leader_epoch + EPOCHS_SKIPPED, EPOCH_MAX)),
+    )
+
+
+def _ids(image: MetadataImage, wals: Sequence[WalkedWal], next_object_id: ObjectId) -> list[Record]:
+    node_epoch = max([image.next_node_epoch, *(wal.writer.node_epoch + 1 for wal in wals)])
+    return [
+        ProducerIdsAllocated(image.next_producer_id + IDS_SKIPPED),
+        IdsReserved(StreamId(image.next_stream_id + IDS_SKIPPED), next_object_id, NodeEpoch(node_epoch + EPOCHS_SKIPPED)),
+    ]
+
+
+def missing_objects(image: MetadataImage, data_ids: AbstractSet[ObjectId], wal_keys: AbstractSet[str]) -> list[Gap]:
+    """What the image refers to and the store does not have, by the ranges that are lost with it."""
+    gone = _gone(image, data_ids, wal_keys)
+    return [
+        _gap(image, stream, entry.start_offset, entry.end_offset, f"object {gone[entry.object_id]} is not there")
+        for stream in (image.streams if gone else ())
+        for entry in stream.entries
+        if entry.object_id in gone
+    ]
+
+
+def without_missing(image: MetadataImage, missing: Sequence[Gap]) -> tuple[list[StreamTrimmed], list[Gap]]:
+    """Records that take missing ranges out of the index, and the ranges that are intact and go with them.
+
+    missing: of `missing_objects`. A log has no holes, so it begins above its last one: offsets keep their records, and readers are told
+    that what they ask for is out of range. The data and the txn stream of a partition begin at the same offset: data whose aborted
+    transactions are not known would be read as if they were committed.
+    """
+    starts: dict[StreamId, Offset] = {}
+    for gap in missing:
+        stream = image.streams.known(gap.stream_id)
+        topic = image.topics.by_id(stream.topic_id)
+        together = [gap.stream_id]
+        if topic is not None and stream.kind != "meta":
+            partition = topic.partitions[stream.partition]
+            together = [partition.data_stream_id, partition.txn_stream_id]
+        for stream_id in together:
+            starts[stream_id] = max(starts.get(stream_id, Offset(0)), gap.end_offset)
+    records: list[StreamTrimmed] = []
+    given_up: list[Gap] = []
+    lost = {(gap.stream_id, gap.start_offset) for gap in missing}
+    for stream_id, start in sorted(starts.items()):
+        stream = image.streams.known(stream_id)
+        if start <= stream.start_offset:
+            continue
+        records.append(StreamTrimmed(stream_id, start))
+        given_up += [
+            _gap(image, stream, max(entry.start_offset, stream.start_offset), min(entry.end_offset, start), "intact, below a missing range")
+            for entry in stream.entries
+            if entry.start_offset < start and (stream_id, entry.start_offset) not in lost
+        ]
+    return records, _joined(given_up)
+
+
+def _joined(gaps: Iterable[Gap]) -> list[Gap]:
+    """Adjacent ranges of a stream as one."""
+    joined: list[Gap] = []
+    for gap in gaps:
+        last = joined[-1] if joined else None
+        if last is not None and (last.stream_id, last.end_offset) == (gap.stream_id, gap.start_offset):
+            joined[-1] = replace(last, end_offset=gap.end_offset)
+        else:
+            joined.append(gap)
+    return joined
+
+
+def _gone(image: MetadataImage, data_ids: AbstractSet[ObjectId], wal_keys: AbstractSet[str]) -> dict[ObjectId, str]:
+    """Objects that ranges refer to and that are not in the store, with their keys."""
+    return {
+        state.object_id: state.key
+        for state in image.objects
+        if state.refs and (state.key not in wal_keys if state.wal is not None else state.object_id not in data_ids)
+    }

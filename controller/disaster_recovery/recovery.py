@@ -1,0 +1,322 @@
+"""Rebuilds a cluster's metadata from the store alone: newest snapshot, backup of the log, WALs.
+
+Invariants: the order. First the backup is ended by a fence in its next place, so that no controller of the old history can back up, and so
+none can have anything deleted or answered that the image read afterwards does not know. Then every WAL is walked from its committed slot
+and fenced, so that no old broker can acknowledge anything that was not read. Then the snapshot of the new history is written, whole or not
+at all. Nothing else is written. Every step may be repeated: a second run finds the fences and goes on; a finished one is found finished.
+Must not delete anything. Source: ADR 0013.
+"""
+
+import asyncio
+from collections.abc import Callable, Collection, Sequence
+from dataclasses import dataclass
+
+import msgspec
+
+from base.clock import WallClock
+from base.ids import (
+    NodeEpoch,
+    NodeId,
+    ObjectId,
+    WalSequence,
+)
+from controller.api.errors import RecoveryRefused
+from controller.backup.layout import LogObject, LogTail
+from controller.backup.log import BackupLog
+from controller.backup.snapshots import SnapshotStore, copy_image
+from controller.disaster_recovery.plan import (
+    Gap,
+    Rebuilt,
+    WalkedSlot,
+    WalkedWal,
+    missing_objects,
+    next_base,
+    orphans_of,
+    rebuild,
+    wals_to_walk,
+    without_missing,
+)
+from controller.disaster_recovery.report import Report, WalFound
+from controller.metadata.codec import decode_record
+from controller.metadata.image import MetadataImage
+from controller.metadata.records import MetadataOffset, StreamTrimmed
+from controller.raft.messages import Base, Members
+from objectstore.errors import PreconditionFailed
+from objectstore.ports import ObjectStore
+from stream.config import StreamConfig
+from stream.format.keys import (
+    DATA_ROOT,
+    META_ROOT,
+    WAL_ROOT,
+    parse_cluster_id,
+    parse_data_key,
+    parse_wal_key,
+)
+from stream.ports import WalIdentity
+from stream.recovery.recoverer import WalWalk
+from stream.recovery.salvage import BadSlot
+
+QUIET_MS_MIN = 30_000
+"""A cluster whose store was written to less than this ago may be alive: sessions of brokers and elections last a few seconds."""
+
+_RECOVERER = WalIdentity(NodeId(-1), NodeEpoch(-1))
+"""Stands in the fences: no broker put them."""
+
+_WALKS_MAX = 8
+_NAMED_MAX = 5
+"""Missing ranges that an error names."""
+
+_READING = StreamConfig()
+"""Read-ahead and sizes of tails as brokers have them."""
+
+_REPLAY_COUNT = 5_000
+_NOTHING = Base(0, 0, 0, Members(()))
+
+Progress = Callable[[str, int], None]
+"""(what is being done, how many so far), called often."""
+
+
+@dataclass(slots=True)
+class _Found:
+    """The image of snapshot and backup, and where it came from. base: the last known place in the Raft log."""
+
+    image: MetadataImage
+    snapshot: MetadataOffset | None
+    tail: LogTail
+    base: Base
+    object_count: int
+    newest_ms: int
+    already_recovered: bool
+
+
+@dataclass(slots=True)
+class _Listed:
+    """Objects in the store, by name only."""
+
+    wals: set[WalIdentity]
+    wal_keys: set[str]
+    data_ids: set[ObjectId]
+    newest_ms: int
+
+
+async def cluster_ids(store: ObjectStore) -> list[str]:
+    """Clusters that have metadata in this store. One LIST for each."""
+    found: list[str] = []
+    start_after = ""
+    while True:
+        first = await anext(aiter(store.list(META_ROOT, start_after=start_after)), None)
+        if first is None:
+            return found
+        cluster_id = parse_cluster_id(first.key)
+        if cluster_id is not None:
+            found.append(cluster_id)
+        start_after = first.key if cluster_id is None else f"{META_ROOT}{cluster_id}0"  # the character after "/"
+
+
+class Recovery:
+    """One cluster's. `look` reads only, `run` does it."""
+
+    def __init__(
+        self, store: ObjectStore, cluster_id: str, *, now_ms: WallClock, voters: Sequence[int] = (), progress: Progress = lambda _, __: None
+    ) -> None:
+        """voters: ids of the controllers that will run; empty: those that the backup knows."""
+        self._store = store
+        self._cluster_id = cluster_id
+        self._log = BackupLog(store, cluster_id)
+        self._snapshots = SnapshotStore(store, cluster_id, kept=2)
+        self._now_ms = now_ms
+        self._voters = tuple(voters)
+        self._progress = progress
+
+    async def look(self) -> Report:
+        """What there is and what would be done. Raises RecoveryRefused, SnapshotCorrupt, BackupCorrupt, errors of the store."""
+        return (await self._survey(await self._load(), fence=False))[0]
+
+    async def run(self, *, force: bool = False, accept_loss: bool = False) -> Report:
+        """Do it. force: although somebody wrote to the store a moment ago, or nobody did since the last recovery: one more history begins.
+
+        accept_loss: although data are missing.
+        """
+        report = await self.look()
+        if report.already_recovered and not force:
+            return report
+        if not force and not report.history_ended and report.quiet_ms is not None and report.quiet_ms < QUIET_MS_MIN:
+            raise RecoveryRefused(
+                f"something was written {max(report.quiet_ms, 0) / 1_000:.1f} s ago: a controller or broker may be alive. "
+                f"See to it that all of them are stopped and wait until it is {QUIET_MS_MIN // 1_000} s; or use --force: "
+                "whatever still runs is fenced then, and loses what it did not acknowledge"
+            )
+        # A cluster that still lives deletes what its image refers to no more: seen from an older image it is missing.
+        self._check_gaps(report, accept_loss=accept_loss or force)
+        base = await self._end_history(report.voters)
+        found = await self._load()
+        report, rebuilt, trims = await self._survey(found, fence=True)
+        self._check_gaps(report, accept_loss=accept_loss)
+        image = found.image
+        image.apply_all(rebuilt.records)
+        image.apply_all(trims)
+        image.check_invariants()
+        self._progress("writing the snapshot", 0)
+        await self._snapshots.save(copy_image(image)[0], base)
+        return msgspec.structs.replace(report, new_offset=base.offset, voters=base.members.voters, already_recovered=False)
+
+    def _check_gaps(self, report: Report, *, accept_loss: bool) -> None:
+        if report.gaps and not accept_loss:
+            named = "; ".join(map(_place, report.gaps[:_NAMED_MAX]))
+            raise RecoveryRefused(
+                f"data are missing in {len(report.gaps)} places{', first' if len(report.gaps) > _NAMED_MAX else ''}: {named}. "
+                "Restore the objects (--dry-run shows all places); or use --accept-loss: a partition then begins above its last missing "
+                "object, and ends where the first gap in its WALs begins"
+            )
+
+    async def _load(self) -> _Found:
+        snapshot = await self._snapshots.load_newest()
+        listed = await self._log.listed()
+        start = snapshot.offset if snapshot else MetadataOffset(0)
+        if snapshot is None and not listed.first_offsets:
+            await self._refuse_unknown()
+        tail = await self._log.tail(listed.first_offsets, start)
+        newest = await self._snapshots.newest_offset()
+        if tail.fence is not None and newest is not None and newest >= tail.fence.base.offset:
+            raise RecoveryRefused(
+                f"the newest snapshot, of offset {newest}, can not be read, and those before belong to the history before a recovery"
+            )
+        image = snapshot.image if snapshot else MetadataImage()
+        for at in range(0, len(tail.records), _REPLAY_COUNT):
+            image.apply_all(decode_record(raw) for raw in tail.records[at : at + _REPLAY_COUNT])
+            self._progress("replaying the backup", at)
+            await asyncio.sleep(0)
+        if image.cluster_id != self._cluster_id:
+            raise RecoveryRefused(f"the metadata under {self._cluster_id!r} are those of cluster {image.cluster_id!r}")
+        is_fresh = snapshot is not None and not tail.records and tail.fence is None
+        base = tail.base or (snapshot.base if snapshot else _NOTHING)
+        already = is_fresh and await self._begins_here(listed.first_offsets, start)
+        return _Found(image, snapshot.offset if snapshot else None, tail, base, len(listed.first_offsets), listed.newest_ms, already)
+
+    async def _begins_here(self, first_offsets: Sequence[int], start: int) -> bool:
+        """A recovery made the history that begins at `start`."""
+        if not first_offsets:
+            return False
+        last = await self._log.read(first_offsets[-1])
+        return last.is_fence and last.end_offset == start
+
+    async def _refuse_unknown(self) -> None:
+        known = await cluster_ids(self._store)
+        there = f"there are: {', '.join(known)}" if known else "there is no cluster in it at all: is it the right URL?"
+        raise RecoveryRefused(f"the store holds neither a snapshot nor a backup of cluster {self._cluster_id!r}; {there}")
+
+    async def _end_history(self, voters: Sequence[int]) -> Base:
+        """Put the fence into the next place of the backup. -> where the new history begins: as the fence says that is there."""
+        while True:
+            found = await self._load()
+            if found.tail.fence is not None:
+                return found.tail.fence.base
+            base = next_base(found.base, found.tail.end, voters)
+            try:
+                await self._log.put(LogObject(found.tail.end, base, self._now_ms(), self._cluster_id, is_fence=True, records=[]))
+            except PreconditionFailed:
+                continue
+            return base
+
+    async def _survey(self, found: _Found, *, fence: bool) -> tuple[Report, Rebuilt, list[StreamTrimmed]]:
+        image = found.image
+        listed = await self._list()
+        wals = await self._walk(wals_to_walk(image, listed.wals), fence=fence)
+        orphans = orphans_of(image, listed.data_ids)
+        rebuilt = rebuild(image, wals, orphans=orphans, now_ms=self._now_ms())
+        missing = missing_objects(image, listed.data_ids, listed.wal_keys)
+        trims, given_up = without_missing(image, missing)
+        newest_ms = max(found.newest_ms, listed.newest_ms)
+        known = found.base.members.voters or (0,)
+        report = Report(
+            cluster_id=self._cluster_id,
+            snapshot_offset=found.snapshot,
+            backup_object_count=found.object_count,
+            backup_offset=found.tail.end,
+            quiet_ms=self._now_ms() - newest_ms if newest_ms else None,
+            topic_count=len(list(image.topics)),
+            partition_count=sum(len(topic.partitions) for topic in image.topics),
+            voters=self._voters or known,
+            wals=[_wal_found(image, wal) for wal in wals],
+            range_count=rebuilt.range_count,
+            record_count=rebuilt.record_count,
+            size_bytes=rebuilt.size_bytes,
+            gaps=missing + rebuilt.gaps,
+            given_up=given_up,
+            orphan_count=len(orphans),
+            history_ended=found.tail.fence is not None,
+            already_recovered=found.already_recovered,
+        )
+        return report, rebuilt, trims
+
+    async def _list(self) -> _Listed:
+        """Every WAL slot and data object. One LIST per 1,000."""
+        listed = _Listed(set(), set(), set(), 0)
+        count = 0
+        async for info in self._store.list(WAL_ROOT):
+            slot = parse_wal_key(info.key)
+            if slot is not None:
+                listed.wals.add(slot.writer)
+                listed.wal_keys.add(info.key)
+                listed.newest_ms = max(listed.newest_ms, info.modified_ms)
+            count += 1
+            self._progress("listing the WALs", count)
+        count = 0
+        async for info in self._store.list(DATA_ROOT):
+            object_id = parse_data_key(info.key)
+            if object_id is not None:
+                listed.data_ids.add(object_id)
+            count += 1
+            self._progress("listing the objects", count)
+        return listed
+
+    async def _walk(self, wals: Collection[tuple[WalIdentity, WalSequence]], *, fence: bool) -> list[WalkedWal]:
+        turns = asyncio.Semaphore(_WALKS_MAX)
+        slot_count = 0
+
+        async def walk(writer: WalIdentity, start: WalSequence) -> WalkedWal:
+            nonlocal slot_count
+            async with turns:
+                slots: list[WalkedSlot] = []
+                walking = WalWalk(
+                    self._store,
+                    writer,
+                    start,
+                    recoverer=_RECOVERER if fence else None,
+                    now_ms=self._now_ms(),
+                    config=_READING,
+                )
+                bad: list[BadSlot] = []
+                async for key, found in walking.slots():
+                    if isinstance(found, BadSlot):
+                        bad.append(found)
+                    else:
+                        slots.append(WalkedSlot(walking.end, key, found.object_size_bytes, found.ranges))
+                    slot_count += 1
+                    self._progress("reading the WALs", slot_count)
+                return WalkedWal(writer, start, walking.end, tuple(slots), tuple(bad))
+
+        try:
+            async with asyncio.TaskGroup() as group:
+                walks = [group.create_task(walk(writer, start)) for writer, start in wals]
+        except ExceptionGroup as failed:
+            raise failed.exceptions[0] from None
+        return [task.result() for task in walks]
+
+
+def _place(gap: Gap) -> str:
+    if gap.stream_id < 0:
+        return gap.what
+    name = f"{gap.topic}-{gap.partition}" if gap.topic else f"stream {gap.stream_id}"
+    return f"{name} offsets [{gap.start_offset}, {gap.end_offset}), {gap.what}"
+
+
+def _wal_found(image: MetadataImage, wal: WalkedWal) -> WalFound:
+    return WalFound(
+        node_id=wal.writer.node_id,
+        node_epoch=wal.writer.node_epoch,
+        known=image.nodes.wal(wal.writer) is not None,
+        start=wal.start,
+        end=wal.end,
+        slot_count=len(wal.slots),
+    )

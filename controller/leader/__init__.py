@@ -1,0 +1,1 @@
+"""What only the active controller does: serve requests, fence, elect, delete, publish."""

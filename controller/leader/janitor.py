@@ -1,0 +1,147 @@
+"""Takes bytes out of the store that nothing needs any more: destroyed objects, and what is left of WALs that ended.
+
+Invariants: an object's bytes go only after the read grace since its destruction was *committed*, by this process's monotonic clock, and
+`ObjectRemoved` follows only after the store confirmed; a crash between repeats the delete, which is idempotent. No byte goes before the
+record that allows it is in the backup: a recovery from the store finds everything that its image refers to, and every slot that is not
+committed there (ADR 0013). Of an ended WAL, slots that are registered as objects stay, and so does the slot at which it ended and
+everything that could be taken for its fence: a fence must outlive every paused writer. What a lease or the newest manifest may still need
+stays as well (`holds`). The manifest is asked before the leases: a reader that wrote its lease and then finds its root to be the newest is
+safe. Must not delete by LIST anywhere else. Cost: one DELETE request per 1,000 objects; one LIST of the leases while something is due; one
+LIST per ended WAL and start. Source: AutoMQ `S3ObjectControlManager`.
+"""
+
+import asyncio
+from collections.abc import Awaitable, Callable, Sequence
+
+import structlog
+
+from base.clock import MonotonicClock
+from base.ids import ObjectId, WalSequence
+from controller.api.messages import Status
+from controller.backup.writer import Backup
+from controller.config import ControllerConfig
+from controller.managers.objects import deletable, objects_removed
+from controller.managers.result import Result
+from controller.metadata.image import MetadataImage
+from controller.metadata.records import MetadataOffset
+from controller.writer.runtime import Runtime
+from controller.writer.timeline import Timeline
+from objectstore.errors import ObjectStoreError
+from objectstore.ports import DELETE_BATCH_COUNT, ObjectStore
+from stream.format.keys import parse_wal_key, wal_prefix
+from stream.ports import WalIdentity
+
+_log = structlog.get_logger()
+WALS_PER_ROUND_MAX = 20
+
+Hold = Callable[[], Awaitable[int | None]]
+"""What was destroyed at this offset of the log or later must stay. None: nothing has to. An ObjectStoreError: nothing may be deleted."""
+
+
+class Janitor:
+    """The deleting task of one active controller."""
+
+    def __init__(
+        self,
+        config: ControllerConfig,
+        runtime: Runtime,
+        backup: Backup,
+        store: ObjectStore,
+        *,
+        timeline: Timeline,
+        now: MonotonicClock,
+        holds: Sequence[Hold] = (),
+        shown: Hold | None = None,
+    ) -> None:
+        """holds: for objects. shown: for slots of WALs that ended; those obey no lease."""
+        self._config = config
+        self._runtime = runtime
+        self._backup = backup
+        self._store = store
+        self._timeline = timeline
+        self._now = now
+        self._holds = holds
+        self._shown = shown
+        self._seen_ended: dict[WalIdentity, tuple[float, MetadataOffset]] = {}
+        """When each was first seen, and where the log ended then."""
+        self._cleaned: set[WalIdentity] = set()
+
+    async def run(self) -> None:
+        """Runs until it is cancelled or the runtime is over. A store that fails is tried again in the next round."""
+        while True:
+            try:
+                while await self.delete_destroyed():
+                    pass
+                await self.clean_ended_wals()
+            except ObjectStoreError as error:
+                _log.warning("janitor_round_failed", error=str(error))
+            except TimeoutError:
+                _log.warning("janitor_round_failed", error="the controller is too busy, or the backup does not get on")
+            await asyncio.sleep(self._config.janitor_interval_ms / 1_000)
+
+    async def delete_destroyed(self) -> int:
+        """One batch of objects whose grace is over. -> how many; 0: nothing is due."""
+        grace_ms, late_ms = self._config.read_grace_ms, self._config.late_put_grace_ms
+
+        def due(image: MetadataImage) -> tuple[list[tuple[ObjectId, str, MetadataOffset]], MetadataOffset]:
+            now = self._now()
+            self._timeline.note(image.end_offset, now)
+            states = deletable(image, lambda offset: self._timeline.age_s(offset, now), grace_ms, late_ms, DELETE_BATCH_COUNT)
+            return [(state.object_id, state.key, state.since) for state in states], image.end_offset
+
+        objects, offset = await self._runtime.between(due)
+        for hold in self._holds if objects else ():
+            keep_from = await hold()
+            objects = [found for found in objects if keep_from is None or found[2] < keep_from]
+        if not objects:
+            return 0
+        await self._backed_up(offset)
+        await self._store.delete([key for _, key, _ in objects])
+        removed = [object_id for object_id, _, _ in objects]
+        reply = await self._runtime.submit("ObjectsRemoved", lambda image, _: Result(objects_removed(image, removed)))
+        _log.info("objects_deleted", count=len(objects))
+        return len(objects) if reply.status is Status.OK else 0
+
+    async def clean_ended_wals(self) -> int:
+        """Delete leftovers of WALs that ended at least a read grace ago (or before this process began). -> objects deleted."""
+
+        def ended(image: MetadataImage) -> tuple[list[tuple[WalIdentity, WalSequence]], MetadataOffset]:
+            wals = [(wal.writer, wal.end) for wal in image.nodes.wals() if wal.end is not None and wal.writer not in self._cleaned]
+            return wals, image.end_offset
+
+        now = self._now()
+        deleted = 0
+        cleaned = 0
+        wals, offset = await self._runtime.between(ended)
+        keep_from = None if self._shown is None or not wals else await self._shown()
+        for writer, end in wals:
+            since, seen_offset = self._seen_ended.setdefault(writer, (now, offset))
+            if (now - since) * 1_000 < self._config.read_grace_ms or cleaned == WALS_PER_ROUND_MAX:
+                continue
+            if keep_from is not None and seen_offset > keep_from:
+                continue
+            await self._backed_up(offset)
+            deleted += await self._clean_wal(writer, end)
+            cleaned += 1
+            self._cleaned.add(writer)
+            del self._seen_ended[writer]
+        return deleted
+
+    async def _backed_up(self, offset: MetadataOffset) -> None:
+        """What was seen in the image as of `offset` may be acted on. Raises TimeoutError while the store takes no backup."""
+        async with asyncio.timeout(self._config.request_timeout_ms / 1_000):
+            await self._backup.covered(offset)
+
+    async def _clean_wal(self, writer: WalIdentity, end: WalSequence) -> int:
+        """Only slots below the end go: the fence is at the end, behind it lies at most what a paused writer still put in vain."""
+        keys: list[str] = []
+        async for info in self._store.list(wal_prefix(writer)):
+            slot = parse_wal_key(info.key)
+            if slot is not None and slot.writer == writer and slot.sequence < end:
+                keys.append(info.key)
+        unregistered = await self._runtime.between(lambda image: [key for key in keys if image.objects.in_place(key) is None])
+        for at in range(0, len(unregistered), DELETE_BATCH_COUNT):
+            await self._store.delete(unregistered[at : at + DELETE_BATCH_COUNT])
+        if unregistered:
+            _log.info("ended_wal_cleaned", node_id=writer.node_id, node_epoch=writer.node_epoch, deleted=len(unregistered))
+        return len(unregistered)

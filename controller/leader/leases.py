@@ -1,0 +1,94 @@
+"""All leases of a cluster, obeyed by the janitor of the active controller. What a lease is: `stream.format.manifest.lease`."""
+
+from dataclasses import dataclass
+from uuid import UUID
+
+import msgspec
+
+from base.clock import MonotonicClock, WallClock
+from base.log import get_logger
+from objectstore.errors import ObjectNotFound, RangeNotSatisfiable
+from objectstore.ports import ObjectInfo, ObjectStore
+from stream.format.keys import lease_prefix, parse_lease_key
+from stream.format.manifest.lease import LEASE_BYTES_MAX, LEASE_MS_MAX, LEASES_MAX, Lease
+
+_log = get_logger()
+
+_HOLDS_EVERYTHING = 0
+
+
+@dataclass(frozen=True, slots=True)
+class _Known:
+    etag: str
+    metadata_offset: int
+    until: float
+    """Of the controller's monotonic clock."""
+    until_ms: int
+    """Of its wall clock: the bounds of seven days."""
+    is_readable: bool = True
+    """False: read it again, for the bytes may have been damaged on the way."""
+
+
+class LeaseBook:
+    """All leases of a cluster, as the janitor of one active controller sees them."""
+
+    def __init__(self, store: ObjectStore, cluster_id: str, *, now: MonotonicClock, now_ms: WallClock) -> None:
+        self._store = store
+        self._cluster_id = cluster_id
+        self._now = now
+        self._now_ms = now_ms
+        self._known: dict[str, _Known] = {}
+
+    async def keep_from(self) -> int | None:
+        """Objects destroyed at this metadata offset or later must stay; None: nothing is leased. Deletes expired renewals.
+
+        Cost: one LIST, one GET for each new renewal. Raises ObjectStoreError: then nothing may be deleted.
+        """
+        found: dict[str, _Known] = {}
+        lease_ids: set[UUID] = set()
+        is_renewed = False
+        async for info in self._store.list(lease_prefix(self._cluster_id)):
+            parsed = parse_lease_key(self._cluster_id, info.key)
+            if parsed is None:
+                continue
+            lease_ids.add(parsed[0])
+            if len(lease_ids) > LEASES_MAX:
+                _log.error("too_many_leases", obeyed=LEASES_MAX, hint="the others protect nothing; release what is not needed")
+                break
+            known = self._known.get(info.key)
+            if known is None or known.etag != info.etag or not known.is_readable:
+                known = await self._read(info, known)
+            if known is None:
+                is_renewed = True
+            else:
+                found[info.key] = known
+        now, now_ms = self._now(), self._now_ms()
+        expired = [key for key, lease in found.items() if lease.until <= now or lease.until_ms <= now_ms]
+        if expired:
+            await self._store.delete(expired)
+            _log.info("leases_expired", count=len(expired))
+        self._known = {key: lease for key, lease in found.items() if key not in expired}
+        if is_renewed:
+            return _HOLDS_EVERYTHING
+        return min((lease.metadata_offset for lease in self._known.values()), default=None)
+
+    async def _read(self, info: ObjectInfo, before: _Known | None) -> _Known | None:
+        """None: it was deleted after the LIST. The next renewal, if there is one, may have come too late for that LIST."""
+        try:
+            data = await self._store.get_range(info.key, 0, LEASE_BYTES_MAX)
+        except ObjectNotFound:
+            return None
+        except RangeNotSatisfiable:
+            data = b""
+        until_ms = info.modified_ms + LEASE_MS_MAX
+        try:
+            lease = msgspec.json.decode(data, type=Lease)
+        except (msgspec.DecodeError, UnicodeDecodeError) as error:
+            if before is not None and before.etag == info.etag:
+                return before
+            _log.warning(
+                "lease_unreadable", key=info.key, error=str(error), hint="while it is, it holds every object, for seven days at most"
+            )
+            return _Known(info.etag, _HOLDS_EVERYTHING, self._now() + LEASE_MS_MAX / 1_000, until_ms, is_readable=False)
+        until = self._now() + min(lease.ttl_ms, LEASE_MS_MAX) / 1_000
+        return _Known(info.etag, lease.metadata_offset, until, min(until_ms, lease.published_ms + LEASE_MS_MAX))

@@ -1,0 +1,449 @@
+"""The controller's two gRPC services over the runtime.
+
+Invariants: a request is decoded and checked before it is queued; followers get committed records only, in order, from the log or, when the
+log no longer reaches back, from a snapshot of the image between two batches. Sessions live on the leader, observers may follow anybody. A
+follower that reads slowly holds up nobody: its stream blocks, goes without heartbeats and is given up by its own side. Must not decide
+anything: managers do. Source: KRaft `ControllerApis`."""
+
+import asyncio
+from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from itertools import islice
+from typing import Any, cast
+
+import msgspec
+import structlog
+
+from base.clock import MonotonicClock, WallClock
+from base.ids import NodeEpoch, NodeId
+from controller.api.errors import JournalFailed, NotLeader, QuorumClosed
+from controller.api.follower import STOPPING_DETAIL
+from controller.api.messages import (
+    ControllerStatus,
+    DescribeController,
+    FollowRequest,
+    Message,
+    MetadataBatch,
+    Reply,
+    Status,
+)
+from controller.api.transport import (
+    END_OF_STREAM,
+    EPOCH_KEY,
+    REQUEST_ID_KEY,
+    Listener,
+    StatusCode,
+    StreamContext,
+    StreamHandler,
+    UnaryContext,
+)
+from controller.api.version import product_version
+from controller.backup.snapshots import copy_image, encode_copy
+from controller.config import ControllerConfig
+from controller.metadata.records import MetadataOffset
+from controller.metadata.snapshot import ImageCopy
+from controller.raft.replicated_log import Quorum
+from controller.writer.runtime import Runtime
+from controller.writer.sessions import Sessions
+
+_log = structlog.get_logger()
+_encode = msgspec.msgpack.Encoder().encode
+_follow_decoder = msgspec.msgpack.Decoder(FollowRequest)
+
+Handle = Callable[[Any, float | None, int, str], Awaitable[Reply[Any]]]
+"""(request, seconds left, size in bytes, request id) -> reply."""
+
+
+About = Callable[[Any, float | None], Awaitable[Reply[Any]]]
+"""(request, seconds left) -> reply."""
+
+CopyImage = Callable[[], Awaitable[tuple[ImageCopy, MetadataOffset]]]
+
+CopyStandby = Callable[[], tuple[ImageCopy, MetadataOffset] | None]
+"""None: there is no image that holds committed records only."""
+
+
+@dataclass(frozen=True, slots=True)
+class Lead:
+    """What answers requests and keeps sessions while this controller leads. methods: by the name of the request's class.
+
+    backup_offset: everything below it is in the store, for a recovery and for readers.
+    """
+
+    runtime: Runtime
+    sessions: Sessions
+    methods: Mapping[str, Handle]
+    backup_offset: Callable[[], MetadataOffset]
+
+
+@dataclass(frozen=True, slots=True)
+class Role:
+    """What one controller is to the quorum. name: as in ControllerStatus."""
+
+    name: str
+    directory_id: str = ""
+    address: str = ""
+
+    @property
+    def is_outside(self) -> bool:
+        return self.name == OUTSIDE
+
+
+OUTSIDE = "outside"
+_ALONE = Role("voter")
+
+
+class ControllerService:
+    """Serves on one port: to everybody while `lead` holds, redirects and committed records otherwise.
+
+    standby: copies the image of a controller that does not lead. raft: takes the other controllers' streams.
+    """
+
+    def __init__(
+        self,
+        config: ControllerConfig,
+        quorum: Quorum,
+        requests: Sequence[type[Message]],
+        *,
+        standby: CopyStandby,
+        raft: StreamHandler,
+        now: MonotonicClock,
+        now_ms: WallClock,
+        about: Mapping[type[Message], About] | None = None,
+        role: Callable[[], Role] = lambda: _ALONE,
+    ) -> None:
+        """about: requests that are about the quorum, not the metadata: answered out of turn. role: what this controller is in it."""
+        self._config = config
+        self._quorum = quorum
+        self._standby = standby
+        self._now = now
+        self._wall_ms = now_ms
+        self._lead: Lead | None = None
+        self._leading = asyncio.Event()
+        self._followers: dict[asyncio.Task[None], FollowRequest] = {}
+        self._stopping = False
+        unary = {request.__name__: self._unary(request) for request in requests}
+        unary[DescribeController.__name__] = self._describe
+        unary |= {request.__name__: self._out_of_turn(request, answer) for request, answer in (about or {}).items()}
+        self._role = role
+        self._listener = Listener(unary, self._follow, raft)
+
+    async def start(self) -> int:
+        """Serve; returns the bound port."""
+        return await self._listener.start(self._config.host, self._config.port)
+
+    async def stop(self) -> None:
+        """Call when nobody fences any more: followers are told so. Calls under way get a moment to end."""
+        self._stopping = True
+        for task in list(self._followers):
+            task.cancel()
+        await self._listener.stop(0.2)
+
+    @property
+    def is_leading(self) -> bool:
+        return self._lead is not None
+
+    async def wait_leading(self) -> None:
+        await self._leading.wait()
+
+    def lead(self, lead: Lead) -> None:
+        """This controller leads from now on."""
+        self._lead = lead
+        self._leading.set()
+
+    def renounce(self) -> None:
+        """It does not any more: brokers are sent to the one that does; observers may stay."""
+        self._lead = None
+        self._leading.clear()
+        for task, hello in list(self._followers.items()):
+            if hello.node_id >= 0:
+                task.cancel()
+
+    def disconnect(self, node_id: NodeId, node_epoch: NodeEpoch) -> None:
+        """End the streams of an incarnation that was fenced (and of earlier ones), so that it hears of it at once."""
+        for task, hello in list(self._followers.items()):
+            if hello.node_id == node_id and hello.node_epoch <= node_epoch:
+                task.cancel()
+
+    async def _describe(self, data: bytes, context: UnaryContext) -> bytes:
+        """Answered by every controller and out of turn, so that an overloaded one still says who it is. What it tells is committed."""
+        del data, context
+        leadership, role = self._quorum.leadership, self._role()
+        status = ControllerStatus(
+            cluster_id=self._config.cluster_id,
+            controller_id=self._config.controller_id,
+            controller_epoch=leadership.epoch,
+            committed_offset=self._quorum.committed_offset,
+            active=leadership.active and self._lead is not None,
+            leader=leadership.address,
+            role="leader" if leadership.active else role.name,
+            directory_id=role.directory_id,
+            address=role.address,
+            members=list(self._quorum.controllers),
+            version=product_version(),
+            now_ms=self._wall_ms(),
+        )
+        return _encode(Reply(controller_epoch=leadership.epoch, value=status))
+
+    def _out_of_turn(self, request_type: type[Message], answer: About) -> Callable[[bytes, UnaryContext], Awaitable[bytes]]:
+        decoder = msgspec.msgpack.Decoder(request_type)
+
+        async def handle(data: bytes, context: UnaryContext) -> bytes:
+            reply: Reply[Any]
+            try:
+                reply = await answer(decoder.decode(data), context.time_remaining())
+            except msgspec.DecodeError as error:
+                reply = Reply(status=Status.INVALID_REQUEST, detail=f"the request is not a valid {request_type.__name__}: {error}")
+            except NotLeader as error:
+                reply = self._not_leader(error.leader)
+            except (QuorumClosed, JournalFailed) as error:
+                await context.abort(StatusCode.UNAVAILABLE, str(error))
+                raise
+            return _encode(reply)
+
+        return handle
+
+    def _unary(self, request_type: type[Message]) -> Callable[[bytes, UnaryContext], Awaitable[bytes]]:
+        decoder = msgspec.msgpack.Decoder(request_type)
+        name = request_type.__name__
+
+        async def handle(data: bytes, context: UnaryContext) -> bytes:
+            try:
+                reply = await self._answer(name, decoder, data, context)
+            except (QuorumClosed, JournalFailed) as error:
+                await context.abort(StatusCode.UNAVAILABLE, str(error))
+                raise
+            except TimeoutError as error:
+                await context.abort(StatusCode.DEADLINE_EXCEEDED, str(error))
+                raise
+            return _encode(reply)
+
+        return handle
+
+    async def _answer(self, name: str, decoder: msgspec.msgpack.Decoder[Any], data: bytes, context: UnaryContext) -> Reply[Any]:
+        metadata = dict(context.invocation_metadata())
+        lead = self._lead
+        if lead is None or self._is_behind(str(metadata.get(EPOCH_KEY, ""))):
+            return self._not_leader(self._quorum.leadership.address if lead is None else "")
+        limit = self._config.request_bytes_max
+        if len(data) > limit:
+            return Reply(status=Status.INVALID_REQUEST, detail=f"the request has {len(data)} bytes, {limit} are allowed: split it")
+        try:
+            request = decoder.decode(data)
+        except msgspec.DecodeError as error:
+            return Reply(status=Status.INVALID_REQUEST, detail=f"the request is not a valid {name}: {error}")
+        request_id = str(metadata.get(REQUEST_ID_KEY, ""))[:64]
+        try:
+            return await lead.methods[name](request, context.time_remaining(), len(data), request_id)
+        except NotLeader as error:
+            return self._not_leader(error.leader)
+
+    def _is_behind(self, epoch: str) -> bool:
+        """The caller has heard from a controller of a later epoch: we do not lead any more and have not noticed."""
+        return epoch.isdecimal() and int(epoch) > self._quorum.leadership.epoch
+
+    def _not_leader(self, leader: str) -> Reply[Any]:
+        return Reply(status=Status.NOT_LEADER, detail=leader, controller_epoch=self._quorum.leadership.epoch)
+
+    async def _copy_image(self) -> tuple[ImageCopy, MetadataOffset]:
+        """Raises _StreamRefused while a reign begins or ends: the image belongs to the writer then and may hold uncommitted records."""
+        if self._lead is not None:
+            return await self._lead.runtime.between(copy_image)
+        copied = self._standby()
+        if copied is None:
+            raise _StreamRefused(StatusCode.FAILED_PRECONDITION, self._quorum.leadership.address)
+        return copied
+
+    # --- Follow ---------------------------------------------------------------------------------------------------------------------
+
+    async def _follow(self, _: object, context: StreamContext) -> None:
+        """One follower. Runs in a task of its own, so that a fence or a stop can end it with a reason."""
+        data = await context.read()
+        if data is END_OF_STREAM:
+            return
+        try:
+            hello = _follow_decoder.decode(cast("bytes", data))
+        except msgspec.DecodeError as error:
+            await context.abort(StatusCode.INVALID_ARGUMENT, f"not a valid FollowRequest: {error}")
+            return
+        if len(self._followers) >= self._config.followers_count_max:
+            await context.abort(StatusCode.RESOURCE_EXHAUSTED, f"{len(self._followers)} followers are connected, no more are allowed")
+            return
+        task = asyncio.get_running_loop().create_task(self._serve_follower(hello, context))
+        self._followers[task] = hello
+        try:
+            await asyncio.wait((task,))
+        finally:
+            del self._followers[task]
+            task.cancel()
+        if not task.cancelled():
+            failure = task.exception()
+            if isinstance(failure, _StreamRefused):
+                await context.abort(failure.code, failure.detail)
+            elif failure is not None:
+                detail = f"{type(failure).__name__}: {failure}"
+                _log.warning("follower_stream_failed", node_id=hello.node_id, error=detail)
+                await context.abort(StatusCode.UNAVAILABLE, detail)
+        elif self._stopping:
+            await context.abort(StatusCode.UNAVAILABLE, STOPPING_DETAIL)
+        elif self._lead is None:
+            await context.abort(StatusCode.FAILED_PRECONDITION, self._quorum.leadership.address)
+        else:
+            await context.abort(StatusCode.PERMISSION_DENIED, f"node {hello.node_id} epoch {hello.node_epoch} is fenced")
+
+    async def _serve_follower(self, hello: FollowRequest, context: StreamContext) -> None:
+        session: _Session | None = None
+        if self._role().is_outside:
+            raise _StreamRefused(StatusCode.FAILED_PRECONDITION, self._quorum.leadership.address)
+        if hello.node_id >= 0:
+            lead = self._lead
+            if lead is None:
+                raise _StreamRefused(StatusCode.FAILED_PRECONDITION, self._quorum.leadership.address)
+            stream = lead.sessions.opened(hello.node_id, hello.node_epoch, self._now_ms())
+            if stream is None:
+                raise _StreamRefused(StatusCode.PERMISSION_DENIED, f"node {hello.node_id} epoch {hello.node_epoch} has no session")
+            session = _Session(lead.sessions, hello, stream)
+        feed = _Feed(hello, self._quorum, self._copy_image, self._config, context, backup_offset=self._backup_offset)
+        feeding = asyncio.get_running_loop().create_task(feed.run())
+        hearing = asyncio.get_running_loop().create_task(self._hear(session, feed, context))
+        try:
+            await asyncio.wait((feeding, hearing), return_when=asyncio.FIRST_COMPLETED)
+        finally:
+            if session is not None:
+                session.sessions.broken(hello.node_id, hello.node_epoch, session.stream, self._now_ms())
+            for task in (feeding, hearing):
+                task.cancel()
+            await asyncio.wait((feeding, hearing))
+        for task in (feeding, hearing):
+            if not task.cancelled() and (error := task.exception()) is not None:
+                raise error
+
+    async def _hear(self, session: "_Session | None", feed: "_Feed", context: StreamContext) -> None:
+        """Heartbeats, until the follower ends its side."""
+        while (data := await context.read()) is not END_OF_STREAM:
+            request = _follow_decoder.decode(cast("bytes", data))
+            if session is not None:
+                session.heard(self._now_ms())
+            feed.heard = request.heartbeat
+
+    def _backup_offset(self) -> MetadataOffset:
+        """Brokers follow the leader, who knows; others tell nothing."""
+        return MetadataOffset(0) if self._lead is None else self._lead.backup_offset()
+
+    def _now_ms(self) -> int:
+        return int(self._now() * 1_000)
+
+
+class _StreamRefused(Exception):
+    """Ends a follower's stream with a gRPC status that tells it why."""
+
+    def __init__(self, code: StatusCode, detail: str) -> None:
+        super().__init__(detail)
+        self.code = code
+        self.detail = detail
+
+
+@dataclass(frozen=True, slots=True)
+class _Session:
+    """A broker's session as one stream carries it, with the leader that keeps it."""
+
+    sessions: Sessions
+    node: FollowRequest
+    stream: int
+
+    def heard(self, now_ms: int) -> None:
+        node = self.node
+        if not self.sessions.heard(node.node_id, node.node_epoch, self.stream, now_ms):
+            detail = f"the session of node {node.node_id} epoch {node.node_epoch} is over or has moved to another stream"
+            raise _StreamRefused(StatusCode.ABORTED, detail)
+
+
+class _Feed:
+    """What goes to one follower: at first what it lacks, then every commit, then at least one message in each heartbeat interval."""
+
+    def __init__(
+        self,
+        hello: FollowRequest,
+        quorum: Quorum,
+        copy: CopyImage,
+        config: ControllerConfig,
+        context: StreamContext,
+        *,
+        backup_offset: Callable[[], MetadataOffset],
+    ) -> None:
+        self._hello = hello
+        self._next = hello.from_offset
+        self.heard = hello.heartbeat
+        self._quorum = quorum
+        self._copy = copy
+        self._backup_offset = backup_offset
+        self._config = config
+        self._context = context
+        self._controllers: tuple[str, ...] = ()
+        """As the follower knows them."""
+
+    async def run(self) -> None:
+        quorum, max_bytes = self._quorum, self._config.batch_bytes_max
+        interval_s = self._config.heartbeat_interval_ms / 1_000
+        if self._next > quorum.committed_offset and not quorum.leadership.active:
+            await quorum.wait_committed(MetadataOffset(self._next - 1))
+        if not quorum.first_offset <= self._next <= quorum.committed_offset:
+            await self._send_snapshot()
+        while self._next < quorum.committed_offset:
+            await self._send_committed(max_bytes)
+        await self._send(self._next, [])
+        while True:
+            with suppress(TimeoutError):
+                async with asyncio.timeout(interval_s):
+                    await quorum.wait_committed(self._next)
+            await self._send_committed(max_bytes)
+
+    async def _send_committed(self, max_bytes: int) -> None:
+        """One message; without records, if there are none, it is the heartbeat. A follower that the log has left behind begins anew."""
+        if self._next < self._quorum.first_offset:
+            await self._send_snapshot()
+        committed = self._quorum.read(self._next, max_bytes)
+        await self._send(self._next, [msgspec.Raw(record) for record in committed.records])
+        self._next = committed.end_offset
+
+    async def _send(self, base: MetadataOffset, records: list[msgspec.Raw], *, snapshot: bool = False, reset: bool = False) -> None:
+        controllers = self._quorum.controllers
+        news, self._controllers = controllers != self._controllers, controllers
+        batch = MetadataBatch(
+            base_offset=base,
+            end_offset=base if snapshot else MetadataOffset(base + len(records)),
+            controller_epoch=self._quorum.leadership.epoch,
+            records=records,
+            snapshot=snapshot,
+            reset=reset,
+            heard=self.heard,
+            backup_offset=self._backup_offset(),
+            controllers=list(controllers) if news else [],
+            session_timeout_ms=self._config.session_timeout_ms,
+            session_grace_ms=self._config.session_grace_ms,
+        )
+        await self._context.write(_encode(batch))
+
+    async def _send_snapshot(self) -> None:
+        """The follower begins anew with the image as it is now. The empty batch behind the snapshot ends it."""
+        copied, offset = await self._copy()
+        encoded = await encode_copy(copied)
+        unsent = iter(encoded)
+        reset = True
+        while chunk := _take_bytes(unsent, self._config.batch_bytes_max):
+            await self._send(offset, chunk, snapshot=True, reset=reset)
+            reset = False
+        self._next = offset
+        await self._send(offset, [])
+        _log.info("follower_snapshot_sent", node_id=self._hello.node_id, offset=offset, records=len(encoded))
+
+
+def _take_bytes(records: Iterator[msgspec.Raw], max_bytes: int) -> list[msgspec.Raw]:
+    """Records of together about `max_bytes`, at least one if there is one."""
+    chunk: list[msgspec.Raw] = []
+    size_bytes = 0
+    while size_bytes < max_bytes and (taken := list(islice(records, 1))):
+        chunk += taken
+        size_bytes += len(memoryview(taken[0]))
+    return chunk

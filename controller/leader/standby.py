@@ -1,0 +1,101 @@
+"""The image of a controller that does not lead: what is committed, applied as it comes, ready to be led with.
+
+Invariants: it holds committed records only; it is given away to the writer when leadership comes and built anew from snapshot and log when
+it is lost, because the writer's image may hold what was never committed. A log that the leader's has left behind is caught up by a snapshot
+from the store. Must not answer requests. Source: KRaft `MetadataLoader`, Raft 7."""
+
+import asyncio
+
+import structlog
+
+from controller.backup.snapshots import LoadedSnapshot, SnapshotStore
+from controller.config import ControllerConfig
+from controller.metadata.codec import decode_record
+from controller.metadata.image import MetadataImage
+from controller.metadata.records import MetadataOffset
+from controller.raft.replicated_log import RaftQuorum
+from objectstore.errors import ObjectStoreError
+
+_log = structlog.get_logger()
+_REPLAY_BYTES = 128 << 10
+"""Records replayed before the event loop, on which heartbeats of the quorum wait, gets a turn: 10 to 20 ms."""
+
+_RETRY_S = 0.2
+
+
+class Standby:
+    def __init__(self, config: ControllerConfig, quorum: RaftQuorum, snapshots: SnapshotStore) -> None:
+        self._config = config
+        self._quorum = quorum
+        self._snapshots = snapshots
+        self.image = MetadataImage()
+        self.since: MetadataOffset | None = None
+        """Offset of the newest snapshot that was seen; None: none."""
+        self._trim_at = 2 * config.snapshot_records
+        self._is_handed_over = False
+
+    @property
+    def committed_image(self) -> MetadataImage | None:
+        """The image, if it holds committed records only; None from `hand_over` until `rebuild` has ended."""
+        return None if self._is_handed_over else self.image
+
+    def hand_over(self) -> MetadataImage:
+        """Give the image to the writer, which applies records before they are committed."""
+        self._is_handed_over = True
+        return self.image
+
+    async def load(self) -> LoadedSnapshot | None:
+        """Begin with the newest snapshot, or with nothing. Raises SnapshotCorrupt, ObjectStoreError."""
+        loaded = await self._snapshots.load_newest()
+        self.image = loaded.image if loaded else MetadataImage()
+        self.since = loaded.offset if loaded else self.since
+        return loaded
+
+    async def rebuild(self) -> None:
+        """Leadership is lost: forget the image and load it again, however long the store takes."""
+        while True:
+            try:
+                await self.load()
+                self._is_handed_over = False
+                return
+            except ObjectStoreError as error:
+                _log.warning("standby_not_loaded", error=str(error))
+                await asyncio.sleep(_RETRY_S)
+
+    async def catch_up(self) -> None:
+        """Apply what is committed now. An image from a newer snapshot waits until the log has come up to it."""
+        quorum = self._quorum
+        if quorum.needs_snapshot or self.image.end_offset < quorum.first_offset:
+            await self._install()
+        while quorum.first_offset <= self.image.end_offset < quorum.committed_offset:
+            committed = quorum.read(self.image.end_offset, _REPLAY_BYTES)
+            self.image.apply_all(decode_record(record) for record in committed.records)
+            await asyncio.sleep(0)
+        if self.image.end_offset > quorum.committed_offset:
+            await quorum.wait_changed()
+        if quorum.committed_offset - quorum.first_offset > self._trim_at and not quorum.leadership.active:
+            await self._trim()
+
+    async def _install(self) -> None:
+        try:
+            loaded = await self._snapshots.load_newest()
+        except ObjectStoreError as error:
+            _log.warning("snapshot_not_loaded", error=str(error))
+            loaded = None
+        if loaded is None or loaded.offset <= self.image.end_offset:
+            await asyncio.sleep(_RETRY_S)
+            return
+        self.image, self.since = loaded.image, loaded.offset
+        self._quorum.installed(loaded.base)
+        _log.info("snapshot_installed", offset=loaded.offset, index=loaded.base.index)
+
+    async def _trim(self) -> None:
+        """The leader takes the snapshots; every log forgets what two of them hold."""
+        quorum = self._quorum
+        try:
+            needed_from = await self._snapshots.needed_from()
+        except ObjectStoreError as error:
+            _log.warning("log_not_trimmed", error=str(error))
+        else:
+            await quorum.drop_before(MetadataOffset(min(needed_from, self.image.end_offset)))
+        self._trim_at = quorum.committed_offset - quorum.first_offset + self._config.snapshot_records

@@ -1,0 +1,162 @@
+"""What the active controller does by itself: fence the dead and those who do not give up what moves, have WALs recovered, hold due
+elections, expire and destroy objects.
+
+Invariants: every decision is a manager's, made in the writer's turn and committed like a request; each transaction is bounded and repeated
+while it finds work. Level, not edge: a lost wake-up costs one maintenance interval, nothing more. Fencing has a task of its own, so that
+long maintenance never delays it. Durations are measured by the monotonic clock of this process, from when it first saw what they are of: a
+new leader begins them anew. Must not keep other state that a new leader would miss. Source: KRaft `QuorumController` periodic tasks.
+"""
+
+import asyncio
+from collections.abc import Callable
+
+import structlog
+
+from base.clock import MonotonicClock
+from base.ids import Millis, NodeEpoch, NodeId
+from controller.api.errors import NotLeader, QuorumClosed
+from controller.api.messages import Status
+from controller.config import ControllerConfig
+from controller.managers.elections import elect_leaderless
+from controller.managers.nodes import fence_brokers
+from controller.managers.objects import destroy_unreferenced, expire_prepared
+from controller.managers.reassign import MoveUnderWay, moves_under_way, sources_of
+from controller.managers.recovery import assign_recoveries
+from controller.managers.result import Result
+from controller.metadata.image import MetadataImage
+from controller.metadata.records import MetadataOffset, Record
+from controller.writer.runtime import Runtime
+from controller.writer.sessions import SessionEnded, Sessions
+from controller.writer.timeline import Timeline
+from stream.ports import WalIdentity
+
+_log = structlog.get_logger()
+OBJECTS_PER_TRANSACTION_MAX = 1_000
+ROUNDS_MAX = 100
+"""Transactions of one kind in one round of maintenance; what is left waits for the next round."""
+
+Chore = Callable[[MetadataImage, Millis], list[Record]]
+
+
+class Ticks:
+    """The periodic tasks of one active controller."""
+
+    def __init__(
+        self,
+        config: ControllerConfig,
+        runtime: Runtime,
+        sessions: Sessions,
+        *,
+        disconnect: Callable[[NodeId, NodeEpoch], None],
+        due: asyncio.Event,
+        timeline: Timeline,
+        now: MonotonicClock,
+    ) -> None:
+        """due: set it to have maintenance done now, because a broker came or went. timeline: of this reign; noted here."""
+        self._config = config
+        self._runtime = runtime
+        self._sessions = sessions
+        self._disconnect = disconnect
+        self._now = now
+        self._due = due
+        self._timeline = timeline
+        self._moves: dict[MoveUnderWay, float] = {}
+        """When each was first seen."""
+        self._chores: tuple[tuple[str, Chore], ...] = (
+            ("AssignRecoveries", lambda image, _: assign_recoveries(image, sessions.alive())),
+            ("ElectLeaderless", lambda image, now_ms: elect_leaderless(image, sessions.alive(), now_ms)),
+            ("ExpirePrepared", lambda image, now_ms: expire_prepared(image, now_ms, self._age_s, OBJECTS_PER_TRANSACTION_MAX)),
+            ("DestroyUnreferenced", lambda image, now_ms: destroy_unreferenced(image, now_ms, OBJECTS_PER_TRANSACTION_MAX)),
+        )
+
+    async def watch_sessions(self) -> None:
+        """Runs until it is cancelled or the runtime is over."""
+        interval_ms = self._config.tick_interval_ms
+        while True:
+            ended = self._sessions.expired(int(self._now() * 1_000), interval_ms)
+            if ended:
+                await self._fence(ended)
+            await asyncio.sleep(interval_ms / 1_000)
+
+    async def watch_moves(self) -> None:
+        """Runs until it is cancelled or the runtime is over. A source has a whole timeout: it could not close while nobody was active."""
+        while True:
+            await self._fence_overdue()
+            await asyncio.sleep(self._config.maintenance_interval_ms / 1_000)
+
+    async def _fence_overdue(self) -> None:
+        ended: list[SessionEnded] = []
+
+        def look(image: MetadataImage, _: Millis) -> Result[None]:
+            now = self._now()
+            self._moves = {move: self._moves.get(move, now) for move in moves_under_way(image)}
+            timeout_s = self._config.move_timeout_ms / 1_000
+            overdue = sources_of(image, [move for move, since in self._moves.items() if now - since >= timeout_s])
+            ended.extend(
+                SessionEnded(node.node_id, node.node_epoch, f"it did not give up partition {key.partition} of topic {key.topic_id} in time")
+                for node, key in overdue.items()
+            )
+            return Result(fence_brokers(image, overdue))
+
+        try:
+            reply = await self._runtime.submit("FenceOverdue", look)
+        except TimeoutError:
+            return
+        if reply.status is Status.OK:
+            self._fenced(ended)
+
+    async def maintain(self) -> None:
+        """Runs until it is cancelled or the runtime is over."""
+        while True:
+            self._due.clear()
+            await self._runtime.between(lambda image: self._timeline.note(image.end_offset, self._now()))
+            for name, chore in self._chores:
+                await self._do(name, chore)
+            try:
+                async with asyncio.timeout(self._config.maintenance_interval_ms / 1_000):
+                    await self._due.wait()
+            except TimeoutError:
+                continue
+
+    def _age_s(self, offset: MetadataOffset) -> float:
+        return self._timeline.age_s(offset, self._now())
+
+    async def _fence(self, ended: list[SessionEnded]) -> None:
+        """Commit the fences, then tell the fenced. If the queue is full, the next tick finds the same sessions again."""
+        dead = [WalIdentity(end.node_id, end.node_epoch) for end in ended]
+        try:
+            reply = await self._runtime.submit("FenceBrokers", lambda image, _: Result(fence_brokers(image, dead)))
+        except TimeoutError:
+            return
+        if reply.status is not Status.OK:
+            return
+        self._fenced(ended)
+
+    def _fenced(self, ended: list[SessionEnded]) -> None:
+        for end in ended:
+            _log.warning("broker_fenced", node_id=end.node_id, node_epoch=end.node_epoch, reason=end.reason)
+            self._sessions.removed(end.node_id, end.node_epoch)
+            self._disconnect(end.node_id, end.node_epoch)
+        if ended:
+            self._due.set()
+
+    async def _do(self, name: str, chore: Chore) -> None:
+        for _ in range(ROUNDS_MAX):
+            done = 0
+
+            def work(image: MetadataImage, now_ms: Millis) -> Result[None]:
+                nonlocal done
+                records = chore(image, now_ms)
+                done = len(records)
+                return Result(records)
+
+            try:
+                await self._runtime.submit(name, work)
+            except TimeoutError:
+                return
+            if not done:
+                return
+
+
+OVER = (QuorumClosed, NotLeader)
+"""What ends the tasks in order: the runtime is over, another controller (or a new process) goes on."""

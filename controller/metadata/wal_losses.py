@@ -1,0 +1,43 @@
+"""What the metadata say about WAL slots that the store has lost: which partitions they concern, and which losses an operator has accepted.
+
+Invariant: an acceptance names single slots of one WAL, so it never covers a slot that is lost later. It is an entry of the key/value store,
+written through the active controller, and means nothing any more once the WAL has ended: no WAL is ever used twice.
+Must not do I/O. Source: docs/adr/0037.
+"""
+
+from collections.abc import Collection, Iterable
+
+from base.ids import StreamId, WalSequence
+from controller.metadata.image import MetadataImage
+from controller.metadata.topics import PartitionKey
+from stream.ports import WalIdentity
+
+_ROOT = "wal-loss-accepted/"
+SLOTS_MAX = 3_000
+"""Slots of one WAL whose loss can be accepted: a value of the key/value store has 64 KiB, a slot takes 21 bytes."""
+
+
+def acceptance_key(writer: WalIdentity) -> str:
+    return f"{_ROOT}{writer.node_id}/{writer.node_epoch}"
+
+
+def encode_slots(slots: Collection[WalSequence]) -> bytes:
+    """Raises ValueError for more than SLOTS_MAX."""
+    if len(slots) > SLOTS_MAX:
+        raise ValueError(f"the loss of {len(slots):,} slots cannot be accepted at once: at most {SLOTS_MAX:,}")
+    return ",".join(str(slot) for slot in sorted(slots)).encode()
+
+
+def accepted_losses(image: MetadataImage, writer: WalIdentity) -> frozenset[WalSequence]:
+    value = image.kv.get(acceptance_key(writer))
+    return frozenset(WalSequence(int(slot)) for slot in value.split(b",") if slot.isdigit()) if value else frozenset()
+
+
+def data_streams_of(image: MetadataImage, stream_ids: Iterable[StreamId]) -> dict[StreamId, StreamId]:
+    """By stream the data stream of the same partition; a stream whose partition does not exist stands for itself."""
+    found: dict[StreamId, StreamId] = {}
+    for stream_id in stream_ids:
+        stream = image.streams.get(stream_id)
+        partition = None if stream is None else image.topics.partition(PartitionKey(stream.topic_id, stream.partition))
+        found[stream_id] = stream_id if partition is None else partition.data_stream_id
+    return found

@@ -1,0 +1,130 @@
+"""One controller's data directory: the journal's files, the thread that waits for them, and whose directory it is.
+
+Invariants: `sync` of a file makes its bytes durable, `sync` of the directory its names; nothing else is promised after a crash. A port, so
+that the simulator can be slow, fail and lose what was not synced. Must not know frames.
+"""
+
+import os
+from concurrent.futures import Executor, ThreadPoolExecutor
+from pathlib import Path
+from typing import Protocol
+
+from controller.raft.identity import Identity, sync_directory
+
+
+class AppendFile(Protocol):
+    """A file that is written at its end only. Raises OSError."""
+
+    def append(self, data: bytes) -> None: ...
+    def sync(self) -> None: ...
+    def close(self) -> None: ...
+
+
+class JournalFiles(Protocol):
+    """A directory of append-only files. Blocking: call it from the volume's thread. Raises OSError."""
+
+    def names(self) -> list[str]: ...
+    def read(self, name: str) -> bytes: ...
+    def create(self, name: str) -> AppendFile: ...
+    def rename(self, old: str, new: str) -> None: ...
+    def remove(self, name: str) -> None: ...
+    def cut(self, name: str, size_bytes: int) -> None:
+        """Shorten a file, durably."""
+        ...
+
+    def sync(self) -> None: ...
+
+
+class JournalOwner(Protocol):
+    """What the data directory knows of its journal, kept beside it. Blocking, as JournalFiles. Raises OSError."""
+
+    @property
+    def directory_id(self) -> str: ...
+
+    @property
+    def journal_number(self) -> int:
+        """Of the newest segment that was begun; 0: none was."""
+        ...
+
+    def note_journal(self, number: int) -> None:
+        """A segment was begun, durably. Durable when it returns."""
+        ...
+
+
+class DataDirectory(Protocol):
+    """What `ControllerServer` needs of its machine. thread: runs one piece of blocking work after another."""
+
+    @property
+    def journal(self) -> JournalFiles: ...
+
+    @property
+    def thread(self) -> Executor: ...
+
+    def open(self) -> Identity:
+        """Lock it, until the identity is closed. Raises DataDirInUse."""
+        ...
+
+
+class _LocalFile:
+    def __init__(self, path: Path) -> None:
+        self._file = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_APPEND | os.O_CLOEXEC, 0o644)
+
+    def append(self, data: bytes) -> None:
+        view = memoryview(data)
+        while view:
+            view = view[os.write(self._file, view) :]
+
+    def sync(self) -> None:
+        os.fdatasync(self._file)
+
+    def close(self) -> None:
+        os.close(self._file)
+
+
+class LocalFiles:
+    """Implements JournalFiles. The directory is made when it is looked into."""
+
+    def __init__(self, directory: Path) -> None:
+        self._directory = directory
+
+    def __str__(self) -> str:
+        return str(self._directory)
+
+    def names(self) -> list[str]:
+        self._directory.mkdir(parents=True, exist_ok=True)
+        return [path.name for path in self._directory.iterdir()]
+
+    def read(self, name: str) -> bytes:
+        return (self._directory / name).read_bytes()
+
+    def create(self, name: str) -> _LocalFile:
+        return _LocalFile(self._directory / name)
+
+    def rename(self, old: str, new: str) -> None:
+        (self._directory / old).rename(self._directory / new)
+
+    def remove(self, name: str) -> None:
+        (self._directory / name).unlink()
+
+    def cut(self, name: str, size_bytes: int) -> None:
+        file = os.open(self._directory / name, os.O_WRONLY | os.O_CLOEXEC)
+        try:
+            os.ftruncate(file, size_bytes)
+            os.fsync(file)
+        finally:
+            os.close(file)
+
+    def sync(self) -> None:
+        sync_directory(self._directory)
+
+
+class LocalDirectory:
+    """Implements DataDirectory."""
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+        self.journal = LocalFiles(path / "journal")
+        self.thread: Executor = ThreadPoolExecutor(max_workers=1, thread_name_prefix="journal")
+
+    def open(self) -> Identity:
+        return Identity(self._path)

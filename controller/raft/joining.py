@@ -1,0 +1,54 @@
+"""How a controller with an empty directory gets into a quorum that exists: it asks until it is a learner there.
+
+Invariant: it asks only until it has been taken in once: a controller that was removed does not come back by itself. It never votes before
+the leader's log names it, with this very disk. Must not take part in the log: the quorum's leader sends it. Source: KIP-853, observers.
+"""
+
+import asyncio
+
+import structlog
+
+from controller.api import messages as m
+from controller.api.client import ControllerClient
+from controller.api.errors import InvalidConfig, RequestRefused
+from controller.config import ControllerConfig
+from controller.raft.identity import Identity
+from controller.raft.replicated_log import RaftQuorum
+
+_log = structlog.get_logger()
+_ATTEMPT_S = 5.0
+_AGAIN_S = 1.0
+
+
+async def find_cluster(config: ControllerConfig) -> str:
+    """The id of the cluster that is to be joined. Raises InvalidConfig."""
+    client = ControllerClient(config.join)
+    try:
+        return (await client.describe(timeout_s=config.join_timeout_ms / 1_000)).cluster_id
+    except TimeoutError as error:
+        raise InvalidConfig("join", ",".join(config.join), f"addresses of controllers that answer ({error})") from None
+    finally:
+        await client.close()
+
+
+async def join(config: ControllerConfig, identity: Identity, quorum: RaftQuorum, address: str) -> None:
+    """Returns when this controller is a member, for which somebody may have to remove what it was before."""
+    client = ControllerClient(config.join)
+    request = m.AddLearner(node_id=config.controller_id, address=address, directory_id=identity.directory_id)
+    try:
+        while quorum.core.log.members_index > quorum.core.commit or not quorum.core.is_member:
+            try:
+                await client.add_learner(request, timeout_s=_ATTEMPT_S)
+                async with asyncio.timeout(_ATTEMPT_S):
+                    while not quorum.core.is_member:
+                        await quorum.wait_changed()
+            except RequestRefused as error:
+                _log.warning("not_taken_in_yet", reason=error.detail)
+                client.learn(quorum.controllers)
+            except TimeoutError as error:
+                _log.warning("no_quorum_to_join", reason=str(error) or "the leader's log has not come yet")
+            await asyncio.sleep(_AGAIN_S)
+    finally:
+        await client.close()
+    identity.joined()
+    _log.info("quorum_joined", controller_id=config.controller_id, members=quorum.members.everyone)

@@ -1,0 +1,245 @@
+"""A voter's log and hard state on disk: append-only segment files of checksummed frames, one frame and one fdatasync per write.
+
+Invariants: `append` returns only when the frame is on the disk; one frame is written at a time, so a crash can tear the last frame of the
+last segment and nothing else. At open a broken end is cut; a broken frame *before* a whole one, or in an older segment, is damage to
+acknowledged data and refuses to open. After a failed write or fsync the object is dead: what reached the disk is unknown, and a second
+fsync may lie (Linux drops the dirty pages and reports success). Blocking: call it from its one thread (`controller.raft.node`).
+Must not decide anything. Source: Raft reference 5.1; Rebello et al., "Can Applications Recover from fsync Failures?" (ATC 2020).
+
+Frame (little endian): magic u32, payload bytes u32, CRC32C of the payload u32, CRC32C of the header before this field u32; then the
+payload, msgpack [hard state | nil, base | nil, [entry, ...], directory id]. Read in order: a hard state replaces the one before; a base
+that continues the log drops what lies before it, any other base replaces the log; an entry replaces the one of its index and everything
+behind it.
+A segment `<number, 20 digits>.journal` begins with a frame that tells hard state, base and directory id, so that they outlive the segments
+before it; other frames leave the directory id out. The data directory notes the number of the newest segment before anything is written
+behind its first frame: a journal that was emptied, exchanged or restored from an older copy does not open.
+"""
+
+import struct
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+import msgspec
+from crc32c import crc32c
+
+from controller.api.errors import JournalCorrupt, JournalFailed, JournalForgot
+from controller.raft.directory import AppendFile, JournalFiles, JournalOwner
+from controller.raft.messages import Base, Entry, HardState, Members
+
+_MAGIC = 0x4A50_5332  # "2SPJ" in file order
+_HEADER = struct.Struct("<IIII")
+_HEADER_CHECKED_BYTES = _HEADER.size - 4
+_CRC = struct.Struct("<I")
+_MAGIC_BYTES = struct.pack("<I", _MAGIC)
+_SUFFIX = ".journal"
+FRAME_BYTES_MAX = 256 << 20
+"""Larger frames are a programmer's error: the queues of runtime and transport hold less."""
+
+
+class Frame(msgspec.Struct, frozen=True, array_like=True):
+    hard: HardState | None
+    base: Base | None
+    entries: list[Entry]
+    directory: str = ""
+
+
+_encode = msgspec.msgpack.Encoder().encode
+_decoder = msgspec.msgpack.Decoder(Frame)
+NEW_HARD_STATE = HardState()
+NEW_BASE = Base(0, 0, 0, Members(()))
+"""Of a journal that holds nothing yet."""
+
+
+@dataclass(slots=True)
+class Recovered:
+    """What the journal held when it was opened. `cut_bytes`: length of the torn end that was removed."""
+
+    hard: HardState = NEW_HARD_STATE
+    base: Base = NEW_BASE
+    entries: list[Entry] = field(default_factory=list[Entry])
+    cut_bytes: int = 0
+
+    def replay(self, frame: Frame) -> None:
+        """The first segment left may begin in front of the base that a later one tells: its entries are numbered from its own first."""
+        self.hard = frame.hard or self.hard
+        if frame.base is not None:
+            at = frame.base.index - self._first_index
+            continues = at < 0 or (at < len(self.entries) and self.entries[at].term == frame.base.term)
+            self.entries = self.entries[max(0, at + 1) :] if continues else []
+            self.base = frame.base
+        for entry in frame.entries:
+            del self.entries[max(0, entry.index - self._first_index) :]
+            self.entries.append(entry)
+
+    @property
+    def _first_index(self) -> int:
+        return self.entries[0].index if self.entries else self.base.index + 1
+
+
+def encode_frame(hard: HardState | None, base: Base | None, entries: Sequence[Entry], directory: str = "") -> bytes:
+    """One frame. directory: in a segment's first one. Cost: a copy and a CRC of the payload."""
+    payload = _encode((hard, base, entries, directory) if directory else (hard, base, entries))
+    assert len(payload) <= FRAME_BYTES_MAX, f"a frame of {len(payload)} bytes"
+    header = _HEADER.pack(_MAGIC, len(payload), crc32c(payload), 0)[:_HEADER_CHECKED_BYTES]
+    return b"".join((header, _CRC.pack(crc32c(header)), payload))
+
+
+def parse_frame(data: memoryview, at: int) -> tuple[Frame, int] | str:
+    """The frame at `at` and its size in bytes, or what is wrong with it."""
+    if len(data) - at < _HEADER.size:
+        return f"{len(data) - at} bytes are less than a frame header"
+    magic, length, payload_crc, header_crc = _HEADER.unpack_from(data, at)
+    if magic != _MAGIC or crc32c(data[at : at + _HEADER_CHECKED_BYTES]) != header_crc:
+        return "the frame header does not match its checksum"
+    start = at + _HEADER.size
+    payload = data[start : start + length]
+    if len(payload) < length:
+        return f"the frame says {length} bytes, {len(payload)} are there"
+    if crc32c(payload) != payload_crc:
+        return "the entries do not match their checksum"
+    return _decoder.decode(payload), _HEADER.size + length
+
+
+class Journal:
+    """One directory of segments, opened for appending by one thread of one process."""
+
+    def __init__(self, files: JournalFiles, owner: JournalOwner) -> None:
+        self._files = files
+        self._owner = owner
+        self._file: AppendFile | None = None
+        self._failed = False
+        self._last_index_of: dict[int, int] = {}
+        """Highest index that a segment holds, by its number: when a snapshot covers it, the segment is of no use."""
+        self._number = 0
+        self._hard = HardState()
+        self._begins_at = NEW_BASE
+        """What the last segment begins with; the ones before it must not go before it begins behind them."""
+
+    def open(self) -> Recovered:
+        """Read everything and cut a torn end. Raises JournalCorrupt, JournalForgot. About 200 MB/s."""
+        segments = self._segments()
+        recovered = Recovered()
+        self._number = segments[-1] if segments else 0
+        if self._number < self._owner.journal_number:
+            found = f"segment {self._number} is the newest" if segments else "the journal is empty"
+            raise JournalForgot(str(self._files), f"{found}, segment {self._owner.journal_number} was begun before")
+        for at, number in enumerate(segments):
+            if number != segments[0] + at:
+                raise JournalCorrupt(self._where(number), 0, f"segment {segments[0] + at} before it is missing")
+            frames, recovered.cut_bytes = self._read_segment(number, last=number == segments[-1])
+            if frames[0].directory != self._owner.directory_id:
+                owner = f"data directory {frames[0].directory or 'unknown'}, this is {self._owner.directory_id}"
+                raise JournalForgot(self._where(number), f"the segment belongs to {owner}")
+            self._last_index_of[number] = 0
+            for frame in frames:
+                recovered.replay(frame)
+                self._note(number, frame.entries)
+        if recovered.entries and recovered.entries[0].index != recovered.base.index + 1:
+            detail = f"entries begin at {recovered.entries[0].index} behind base {recovered.base.index}"
+            raise JournalCorrupt(str(self._files), 0, detail)
+        self._hard = recovered.hard
+        return recovered
+
+    def start(self, base: Base) -> int:
+        """Begin a segment at `base`, which is what the log begins with now; durable when it returns. Raises JournalFailed.
+
+        Returns its number, which no earlier start of this data directory had.
+        """
+        self._roll(base)
+        return self._number
+
+    def append(self, hard: HardState | None, base: Base | None, entries: Sequence[Entry]) -> None:
+        """Durable when it returns. Raises JournalFailed, after which nothing may be appended any more."""
+        assert not self._failed, "the journal failed before; the process should have ended"
+        try:
+            self._write(encode_frame(hard, base, entries))
+        except OSError as error:
+            self._failed = True
+            raise JournalFailed(self._where(self._number), error) from error
+        self._hard = hard or self._hard
+        self._note(self._number, entries)
+
+    def drop_before(self, base: Base) -> None:
+        """The log begins at `base` from now on: delete segments that hold nothing behind it. A new one is begun for the next time."""
+        if self._begins_at != base:
+            self._roll(base)
+        for number in self._segments():
+            if number == self._number or self._last_index_of[number] > base.index:
+                break
+            self._files.remove(_segment_name(number))
+            del self._last_index_of[number]
+        self._files.sync()
+
+    def close(self) -> None:
+        """Let go of the file. Everything appended is durable already."""
+        if self._file is not None:
+            self._file.close()
+            self._file = None
+
+    def _roll(self, base: Base) -> None:
+        assert not self._failed, "the journal failed before; the process should have ended"
+        name = _segment_name(self._number + 1)
+        beside = f"{name}.new"
+        try:
+            self.close()
+            self._file = self._files.create(beside)
+            self._write(encode_frame(self._hard, base, (), self._owner.directory_id))
+            self._files.rename(beside, name)
+            self._files.sync()
+            self._owner.note_journal(self._number + 1)
+        except OSError as error:
+            self._failed = True
+            raise JournalFailed(self._where(self._number + 1), error) from error
+        self._begins_at = base
+        self._number += 1
+        self._last_index_of[self._number] = 0
+
+    def _note(self, number: int, entries: Sequence[Entry]) -> None:
+        if entries:
+            self._last_index_of[number] = max(self._last_index_of[number], entries[-1].index)
+
+    def _write(self, frame: bytes) -> None:
+        assert self._file is not None, "start() first"
+        self._file.append(frame)
+        self._file.sync()
+
+    def _segments(self) -> list[int]:
+        names = (name.removesuffix(_SUFFIX) for name in self._files.names() if name.endswith(_SUFFIX))
+        return sorted(int(name) for name in names if name.isdecimal())
+
+    def _where(self, number: int) -> str:
+        return f"{self._files}/{_segment_name(number)}"
+
+    def _read_segment(self, number: int, *, last: bool) -> tuple[list[Frame], int]:
+        name = _segment_name(number)
+        data = memoryview(self._files.read(name))
+        frames: list[Frame] = []
+        at = 0
+        while at < len(data):
+            parsed = parse_frame(data, at)
+            if isinstance(parsed, str):
+                if not last or not frames or _whole_frame_follows(data, at + 1):
+                    raise JournalCorrupt(self._where(number), at, parsed)
+                self._files.cut(name, at)
+                break
+            frame, size_bytes = parsed
+            frames.append(frame)
+            at += size_bytes
+        if not frames:
+            raise JournalCorrupt(self._where(number), 0, "the segment is empty")
+        return frames, len(data) - at
+
+
+def _segment_name(number: int) -> str:
+    return f"{number:020d}{_SUFFIX}"
+
+
+def _whole_frame_follows(data: memoryview, at: int) -> bool:
+    """True if a valid frame lies behind a broken one: then it is not the torn end that is broken."""
+    raw = bytes(data[at:])
+    found = raw.find(_MAGIC_BYTES)
+    while found >= 0:
+        if not isinstance(parse_frame(data, at + found), str):
+            return True
+        found = raw.find(_MAGIC_BYTES, found + 1)
+    return False

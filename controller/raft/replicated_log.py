@@ -1,0 +1,496 @@
+"""The replicated log as the runtime sees it: the port, and Raft behind it, for one voter as for many.
+
+Invariants: `propose` returns when its records are committed, and nobody reads a record before; offsets are contiguous; a proposal of an
+epoch that is over raises `NotLeader` and the runtime then forgets its image. Leadership is shown as active only when everything that
+earlier leaders committed is committed here: an image that has reached `committed_offset` then lacks nothing; and not while it is handed
+over, when nothing can be proposed. The epoch is Raft's term.
+Must not decode records. Source: Raft reference 5; KRaft `RaftClient`.
+"""
+
+import asyncio
+from collections import deque
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from random import Random
+from typing import Protocol, TypeVar
+
+import structlog
+
+from base.histogram import LatencyHistogram
+from controller.api.errors import (
+    ChangeRefused,
+    JournalForgot,
+    NotLeader,
+    SnapshotCorrupt,
+    SnapshotMissing,
+)
+from controller.metadata.records import ControllerEpoch, MetadataOffset
+from controller.raft import membership
+from controller.raft.core import RaftCore
+from controller.raft.core_config import CoreConfig
+from controller.raft.directory import DataDirectory
+from controller.raft.identity import Identity
+from controller.raft.journal import Journal, Recovered
+from controller.raft.messages import Base, Endpoint, HardState, Members, Message, Start
+from controller.raft.node import RaftNode, Transport
+
+_log = structlog.get_logger()
+_T = TypeVar("_T")
+
+
+@dataclass(frozen=True, slots=True)
+class Leadership:
+    """Who leads. active: this process does, under `epoch`. address: of the leader, if known."""
+
+    active: bool
+    epoch: ControllerEpoch
+    address: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class CommittedRecords:
+    """Committed records [base_offset, base_offset + len(records)) as they were proposed."""
+
+    base_offset: MetadataOffset
+    records: list[bytes]
+
+    @property
+    def end_offset(self) -> MetadataOffset:
+        return MetadataOffset(self.base_offset + len(self.records))
+
+
+class Quorum(Protocol):
+    """A log of encoded records that a majority holds."""
+
+    @property
+    def leadership(self) -> Leadership: ...
+
+    @property
+    def controllers(self) -> tuple[str, ...]:
+        """Addresses of all controllers, as far as they are known."""
+        ...
+
+    @property
+    def first_offset(self) -> MetadataOffset:
+        """Oldest record that can still be read; older ones are only in snapshots."""
+        ...
+
+    @property
+    def committed_offset(self) -> MetadataOffset:
+        """Exclusive end of what is committed."""
+        ...
+
+    async def propose(self, epoch: ControllerEpoch, records: Sequence[bytes]) -> MetadataOffset:
+        """Committed end offset, once these records are committed. Raises NotLeader, QuorumClosed, JournalFailed."""
+        ...
+
+    def read(self, offset: MetadataOffset, max_bytes: int) -> CommittedRecords:
+        """Committed records from `offset` on, at least one if there is one; needs first_offset <= offset <= committed_offset."""
+        ...
+
+    async def wait_committed(self, offset: MetadataOffset) -> None:
+        """Returns when something at or behind `offset` is committed. Raises QuorumClosed."""
+        ...
+
+    async def confirm(self, epoch: ControllerEpoch) -> None:
+        """Returns when a majority has confirmed, after this call, that `epoch` still leads: reads may be answered. Raises as `propose`."""
+        ...
+
+    def point_at(self, offset: MetadataOffset) -> Base:
+        """The place in the log up to which a snapshot of the records below `offset`, all committed, reaches."""
+        ...
+
+    async def drop_before(self, offset: MetadataOffset) -> None:
+        """Forget records below `offset`, which a snapshot covers; may keep some of them."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class _Proposed:
+    index: int
+    term: int
+    end_offset: MetadataOffset
+    answer: "asyncio.Future[MetadataOffset]"
+
+
+class RaftQuorum:
+    """One controller of a Raft quorum: voter, learner, or not (yet, any more) a member.
+
+    addresses: host:port of controllers, as they were configured; where the log knows another address, that one counts.
+    """
+
+    def __init__(self, directory: DataDirectory, identity: Identity, config: CoreConfig, addresses: Mapping[int, str], rng: Random) -> None:
+        """identity: the opened directory's."""
+        self._identity = identity
+        self._config = config
+        self._addresses = dict(addresses)
+        self._rng = rng
+        self._node = RaftNode(Journal(directory.journal, identity), directory.thread, self._look)
+        self._loop = asyncio.get_running_loop()
+        self._shown = Leadership(active=False, epoch=ControllerEpoch(0))
+        self._committed = MetadataOffset(0)
+        self._commit_moved = asyncio.Event()
+        self._proposed: deque[_Proposed] = deque()
+        self._reads: deque[tuple[int, asyncio.Future[None]]] = deque()
+        self._reigns: list[tuple[ControllerEpoch, asyncio.Future[None]]] = []
+        self.began_empty = False
+        """The disk held nothing at the start: what the log holds came from a snapshot or from others."""
+        self.begun = Start()
+        """With what this start of the controller began, once it has."""
+        self._welcomed: set[int] = set()
+        """Voters that know of no promise that this disk forgot."""
+        self._heard: dict[int, Endpoint] = {}
+        """Where members said that they are; the leader writes it down when it is news."""
+        self._may_be_news = False
+        self._was_outside = False
+        self._transferring_to: int | None = None
+        self._members_seen = Members(())
+        self._leader_seen = (ControllerEpoch(-1), "")
+        self.leader_changes = 0
+        """Leaders that came after the first one that was seen."""
+        self.failed = self._node.failed
+        """Done when the quorum is over: with a result after `close`, with JournalFailed otherwise."""
+
+    async def start(
+        self, members: Members, snapshot: Base | None, transport: Transport, *, passed_over: SnapshotCorrupt | None = None
+    ) -> None:
+        """Recover and take part. snapshot: the newest whole one, which the caller has loaded. passed_over: a newer one is damaged.
+
+        members: of a cluster that begins; none: of one that exists, whose leader will tell.
+
+        Raises JournalCorrupt, JournalForgot, SnapshotMissing (a gap before the journal), SnapshotCorrupt (`passed_over`, and the disk
+        is empty: what lies behind the older snapshot may be in the damaged one alone, as after `penstock controller recover`).
+        """
+        recovered = await self._node.open()
+        if recovered.cut_bytes:
+            _log.warning("journal_torn_end_cut", bytes=recovered.cut_bytes)
+        self.began_empty = recovered.base.index == 0 and not recovered.entries
+        if self.began_empty and passed_over is not None:
+            raise passed_over
+        if recovered.base.index > (snapshot.index if snapshot else 0):
+            raise SnapshotMissing(recovered.base.offset, snapshot.offset if snapshot else None)
+        if snapshot is not None:
+            _join(recovered, snapshot)
+        if not recovered.base.members.voters:
+            recovered.base = Base(recovered.base.index, recovered.base.term, recovered.base.offset, members)
+        await self._node.start(self._config, recovered, transport, self._rng, commit=snapshot.index if snapshot else 0)
+        core = self.core
+        self.begun = Start(self._node.start_number, self._rng.getrandbits(63), core.term, core.vote, core.log.last_index)
+        core.promises.refusal(core.id, self._config.directory, self.begun)
+
+    async def close(self) -> None:
+        """Take part no more; a write under way is finished first. Waiters get QuorumClosed."""
+        await self._node.close()
+        self._look()
+
+    def receive(self, message: Message) -> None:
+        """A message of another voter."""
+        self._node.receive(message)
+
+    def refusal(self, member: int, directory: str, start: Start) -> str:
+        """See `Promises.refusal`."""
+        return self.core.promises.refusal(member, directory, start) if self.begun.number else ""
+
+    def answered(self, member: int, why: str) -> None:
+        """Another controller has looked at what this start began with. why: what this disk forgot; empty: nothing that it knows of."""
+        if why:
+            self._retire(member, why)
+            return
+        self._welcomed.add(member)
+        if {*self.core.log.members.voters} <= {*self._welcomed, self.core.id}:
+            self._node.hear()
+
+    def _retire(self, member: int, why: str) -> None:
+        if self.failed.done():
+            return
+        error = JournalForgot(str(self._identity), f"{why}, as controller {member} remembers")
+        self._node.fail(error)
+        _log.critical("controller_forgot_its_promises", controller_id=self.core.id, remembered_by=member, detail=str(error))
+        self._identity.retire(why)
+
+    @property
+    def members(self) -> Members:
+        """The newest ones in the log; none before `start`."""
+        return self._members_seen
+
+    @property
+    def is_outside(self) -> bool:
+        """There is a quorum, and this disk is no member of it: not added yet, or removed."""
+        core = self.core
+        return bool(core.log.members.voters) and not core.is_member and core.log.members_index <= core.commit
+
+    @property
+    def controllers(self) -> tuple[str, ...]:
+        """See Quorum.controllers."""
+        members = self._members_seen
+        return tuple(filter(None, (self.address_of(node_id) for node_id in members.everyone)))
+
+    def address_of(self, node_id: int | None) -> str:
+        """As the log knows it, else as configured; empty: not known."""
+        if node_id is None:
+            return ""
+        return self._members_seen.endpoint(node_id).address or self._addresses.get(node_id, "")
+
+    def introduce(self, endpoint: Endpoint) -> None:
+        """A controller, maybe this one, has told where it is. If it is a member, everybody will know."""
+        if self._heard.get(endpoint.node_id) != endpoint:
+            self._heard[endpoint.node_id] = endpoint
+            self._may_be_news = True
+            self._loop.call_soon(self._write_down)
+
+    async def change(self, members: Members) -> None:
+        """Returns when `members` are committed. Raises ChangeRefused, NotLeader, QuorumClosed, JournalFailed."""
+        core = self.core
+        self._node.check_running()
+        if not core.is_leader:
+            raise NotLeader(self._shown.address)
+        if members == core.log.members and core.log.members_index <= core.commit:
+            return
+        why = core.propose_members(members)
+        if why is not None:
+            raise ChangeRefused(why)
+        proposed = _Proposed(core.log.members_index, core.term, MetadataOffset(core.log.end_offset), self._loop.create_future())
+        self._proposed.append(proposed)
+        self._node.pump()
+        await proposed.answer
+
+    @property
+    def writes(self) -> LatencyHistogram:
+        """Of the journal."""
+        return self._node.writes
+
+    @property
+    def core(self) -> RaftCore:
+        return self._node.core
+
+    @property
+    def leadership(self) -> Leadership:
+        return self._shown
+
+    @property
+    def first_offset(self) -> MetadataOffset:
+        return MetadataOffset(self.core.log.base.offset)
+
+    @property
+    def committed_offset(self) -> MetadataOffset:
+        return self._committed
+
+    @property
+    def needs_snapshot(self) -> bool:
+        """The leader's log no longer reaches back to ours: load the newest snapshot and call `installed`."""
+        return self.core.needs_snapshot > self.core.commit
+
+    async def propose(self, epoch: ControllerEpoch, records: Sequence[bytes]) -> MetadataOffset:
+        """See Quorum.propose. Cost: one write and one fdatasync here and on a majority, 0.5 to 5 ms."""
+        core = self.core
+        self._node.check_running()
+        index = core.propose(list(records)) if core.term == epoch else None
+        if index is None:
+            raise NotLeader(self._shown.address)
+        proposed = _Proposed(index, core.term, MetadataOffset(core.log.end_offset), self._loop.create_future())
+        self._proposed.append(proposed)
+        self._node.pump()
+        return await proposed.answer
+
+    async def confirm(self, epoch: ControllerEpoch) -> None:
+        """See Quorum.confirm. One round trip to a majority; nothing for a quorum of one."""
+        core = self.core
+        self._node.check_running()
+        number = core.read_round() if core.term == epoch else None
+        if number is None:
+            raise NotLeader(self._shown.address)
+        answer: asyncio.Future[None] = self._loop.create_future()
+        self._reads.append((number, answer))
+        self._node.pump()
+        await answer
+
+    def read(self, offset: MetadataOffset, max_bytes: int) -> CommittedRecords:
+        """See Quorum.read. From memory; records are not copied."""
+        log, commit = self.core.log, self.core.commit
+        assert log.base.offset <= offset <= self._committed, f"read at {offset} outside [{log.base.offset}, {self._committed}]"
+        records: list[bytes] = []
+        index = log.index_at(offset)
+        skip = offset - log.offset_at(index)
+        size_bytes = 0
+        while index < commit and (not records or size_bytes < max_bytes):
+            index += 1
+            for record in log.slice(index, 1, 1)[0].records[skip:]:
+                size_bytes += len(record)
+                if records and size_bytes > max_bytes:
+                    break
+                records.append(record)
+            skip = 0
+        return CommittedRecords(offset, records)
+
+    async def wait_committed(self, offset: MetadataOffset) -> None:
+        """See Quorum.wait_committed."""
+        while self._committed <= offset:
+            self._node.check_running()
+            await self._commit_moved.wait()
+
+    async def wait_changed(self) -> None:
+        """Returns at the next commit, change of leadership, or need of a snapshot; maybe at more."""
+        self._node.check_running()
+        await self._commit_moved.wait()
+
+    def point_at(self, offset: MetadataOffset) -> Base:
+        """See Quorum.point_at."""
+        log = self.core.log
+        index = min(log.index_at(offset), self.core.commit)
+        term = log.term_at(index)
+        assert term is not None, f"offset {offset} is before the log, which begins at {log.base.offset}"
+        return Base(index, term, log.offset_at(index), log.members_at(index))
+
+    async def drop_before(self, offset: MetadataOffset) -> None:
+        """See Quorum.drop_before. Deletes whole segment files; a new one is begun here so that the next snapshot can drop this one."""
+        await self._node.compact(self.core.log.covered_index(offset))
+
+    def installed(self, base: Base) -> None:
+        """A snapshot that ends at `base` was loaded into the image."""
+        self.core.installed(base)
+        self._node.pump()
+
+    def transfer(self, target: int) -> bool:
+        """Hand leadership over to another voter; it is under way when this returns True."""
+        begun = self.core.transfer(target)
+        self._node.pump()
+        return begun
+
+    def end_of(self, epoch: ControllerEpoch) -> "asyncio.Future[None]":
+        """Done when `epoch` is not led from here any more; cancel it if that is of no interest any more."""
+        over: asyncio.Future[None] = self._loop.create_future()
+        self._reigns.append((epoch, over))
+        self._end_reigns()
+        return over
+
+    def _end_reigns(self) -> None:
+        for epoch, over in self._reigns:
+            if not over.done() and not (self._shown.active and self._shown.epoch == epoch):
+                over.set_result(None)
+        self._reigns = [reign for reign in self._reigns if not reign[1].done()]
+
+    def _look(self) -> None:
+        """After every input: answer what is decided, tell what has changed."""
+        if self.failed.done():
+            self._end()
+            return
+        core = self.core
+        self._settle_proposals(core)
+        self._settle_reads(core)
+        committed = MetadataOffset(core.log.offset_at(core.commit))
+        self._see_members(core)
+        self._see_whether_outside()
+        if core.transferring_to not in {None, self._transferring_to}:
+            _log.info("leadership_is_handed_over", target=core.transferring_to, fsync_p99_us=core.fsyncs.p99_us)
+        self._transferring_to = core.transferring_to
+        leads = core.is_ready_to_serve and core.transferring_to is None
+        leadership = Leadership(leads, ControllerEpoch(core.term), self.address_of(core.leader))
+        moved, self._committed = committed != self._committed, committed
+        turned, self._shown = leadership != self._shown, leadership
+        if moved or turned or core.needs_snapshot > core.commit:
+            self._wake()
+        if turned:
+            self._count_leader(leadership)
+            self._end_reigns()
+            self._may_be_news = True
+        if self._may_be_news and core.is_ready_to_serve and core.log.members_index <= core.commit:
+            self._may_be_news = False
+            self._loop.call_soon(self._write_down)
+
+    def _count_leader(self, shown: Leadership) -> None:
+        leader = (shown.epoch, shown.address)
+        if shown.address and leader != self._leader_seen:
+            self.leader_changes += bool(self._leader_seen[1])
+            self._leader_seen = leader
+
+    def _see_members(self, core: RaftCore) -> None:
+        members = core.log.members
+        if members is self._members_seen:
+            return
+        if members != self._members_seen:
+            addresses = [endpoint.address for endpoint in members.endpoints]
+            _log.info("quorum_members", voters=members.voters, learners=members.learners, version=members.version, addresses=addresses)
+        self._members_seen = members
+        self._wake()
+
+    def _see_whether_outside(self) -> None:
+        """It is news when that is committed, which moves no offset."""
+        was_outside, self._was_outside = self._was_outside, self.is_outside
+        if was_outside != self._was_outside:
+            self._wake()
+
+    def _write_down(self) -> None:
+        """Addresses and disks that are news, as one change of the members. What can not be proposed now is looked at again later."""
+        if self.failed.done() or not self.core.is_ready_to_serve:
+            return
+        core = self.core
+        members = membership.introduced(core.log.members, self._heard.values())
+        if members == core.log.members:
+            return
+        self._may_be_news = True
+        if core.propose_members(members) is None:
+            self._node.pump()
+
+    def _settle_proposals(self, core: RaftCore) -> None:
+        while self._proposed:
+            first = self._proposed[0]
+            if first.index <= core.commit and core.log.term_at(first.index) in {first.term, None}:
+                _answer(first.answer, first.end_offset)
+            elif core.is_leader and core.term == first.term:
+                return
+            else:
+                _refuse(first.answer, NotLeader(self.address_of(core.leader)))
+            self._proposed.popleft()
+
+    def _settle_reads(self, core: RaftCore) -> None:
+        if not self._reads:
+            return
+        confirmed = core.confirmed_round if core.is_leader else 0
+        while self._reads and (self._reads[0][0] <= confirmed or not core.is_leader):
+            _, answer = self._reads.popleft()
+            if core.is_leader:
+                _answer(answer, None)
+            else:
+                _refuse(answer, NotLeader(self.address_of(core.leader)))
+
+    def _end(self) -> None:
+        """Nothing is decided here any more."""
+        self._shown = Leadership(active=False, epoch=self._shown.epoch)
+        try:
+            self._node.check_running()
+        except Exception as error:  # noqa: BLE001 - whatever ended the node is what its waiters get
+            for proposed in self._proposed:
+                _refuse(proposed.answer, error)
+            for _, answer in self._reads:
+                _refuse(answer, error)
+        self._proposed.clear()
+        self._reads.clear()
+        self._wake()
+        self._end_reigns()
+
+    def _wake(self) -> None:
+        waiters, self._commit_moved = self._commit_moved, asyncio.Event()
+        waiters.set()
+
+
+def _answer(answer: "asyncio.Future[_T]", value: _T) -> None:
+    if not answer.done():
+        answer.set_result(value)
+
+
+def _refuse(answer: "asyncio.Future[_T]", error: Exception) -> None:
+    if not answer.done():
+        answer.set_exception(error)
+
+
+def _join(recovered: Recovered, snapshot: Base) -> None:
+    """A snapshot that the journal does not lead up to replaces it: the disk is behind, or was lost."""
+    at = snapshot.index - recovered.base.index
+    if at == 0 or (at <= len(recovered.entries) and recovered.entries[at - 1].term == snapshot.term):
+        return
+    if recovered.entries:
+        _log.warning("journal_behind_snapshot_replaced", journal_end=recovered.entries[-1].index, snapshot_index=snapshot.index)
+    recovered.base = snapshot
+    recovered.entries = []
+    if recovered.hard.term < snapshot.term:
+        recovered.hard = HardState(snapshot.term)

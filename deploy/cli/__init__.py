@@ -1,0 +1,1 @@
+"""The `penstock` command: one module for each subcommand."""

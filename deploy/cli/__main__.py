@@ -1,0 +1,45 @@
+"""The `penstock` command: the first look at the arguments.
+
+Invariant: this module imports nothing that costs: a node is dispatched before typer is imported, and `--help` imports no client.
+Exit codes: 0 done, 1 it failed, 2 called wrongly, 130 interrupted.
+"""
+
+import sys
+from typing import Final, Literal
+
+_NODES: Final[dict[str, Literal["broker", "controller"]]] = {"broker": "broker", "controller": "controller"}
+_INTERRUPTED: Final = 130
+
+
+def main() -> None:
+    """Entry of the console script; ends the process."""
+    from deploy.errors import DeployError
+
+    try:
+        if len(sys.argv) > 1 and sys.argv[1] in _NODES and not _is_command(sys.argv[2:]):
+            from deploy.node.process import run
+
+            sys.exit(run(_NODES[sys.argv[1]], sys.argv[2:]))
+        from deploy.local import bytecode
+
+        bytecode.keep_here()
+        from deploy.cli.app import app
+
+        app(prog_name="penstock")
+    except DeployError as error:
+        print(f"error: {error}", file=sys.stderr)
+        sys.exit(error.exit_code)
+    except KeyboardInterrupt:
+        sys.exit(_INTERRUPTED)
+    except BrokenPipeError:
+        sys.stderr.close()
+        sys.exit(1)
+
+
+def _is_command(arguments: list[str]) -> bool:
+    """`penstock controller status`: a word, where a node has flags only."""
+    return bool(arguments) and sys.argv[1] == "controller" and not arguments[0].startswith("-")
+
+
+if __name__ == "__main__":
+    main()

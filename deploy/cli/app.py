@@ -1,0 +1,76 @@
+"""All subcommands as typer shows them. Each module of `deploy.cli` is cheap to import; what its work needs is imported by the work."""
+
+from importlib.metadata import version
+from typing import Annotated
+
+import typer
+
+from deploy.cli import (
+    balance,
+    compact,
+    config,
+    consume,
+    controller,
+    demo,
+    dev,
+    doctor,
+    elect,
+    nodes,
+    produce,
+    reassign,
+    snippets,
+    streams,
+    table,
+    top,
+    topics,
+    wal,
+)
+
+app = typer.Typer(
+    name="penstock",
+    help="Kafka-protocol streaming on object storage: brokers without state, every byte in S3.",
+    no_args_is_help=True,
+    add_completion=False,
+    pretty_exceptions_enable=False,
+    context_settings={"help_option_names": ["-h", "--help"]},
+)
+
+
+def _show_version(asked: bool) -> None:
+    if asked:
+        print(f"penstock {version('penstock')}")
+        raise typer.Exit
+
+
+@app.callback()
+def main(
+    _version: Annotated[
+        bool, typer.Option("--version", callback=_show_version, is_eager=True, help="Print the version and leave.")
+    ] = False,
+) -> None:
+    """Options of the command itself."""
+
+
+app.command("dev")(dev.dev)
+app.command("demo")(demo.demo)
+app.command("snippets")(snippets.snippets)
+app.add_typer(topics.app, name="topics")
+app.command("produce")(produce.produce)
+app.command("consume")(consume.consume)
+app.add_typer(streams.app, name="streams")
+app.command("top")(top.top)
+app.command("doctor")(doctor.doctor)
+app.command("nodes")(nodes.nodes)
+app.add_typer(reassign.app, name="reassign")
+app.command("elect")(elect.elect)
+app.command("balance")(balance.balance)
+app.add_typer(controller.app, name="controller")
+app.command("compact")(compact.compact)
+app.add_typer(table.app, name="table")
+app.add_typer(wal.app, name="wal")
+app.add_typer(config.app, name="config")
+
+
+@app.command("broker", add_help_option=False)
+def broker() -> None:
+    """Run one broker. `penstock broker --help` lists its settings: flags, variables, TOML file."""

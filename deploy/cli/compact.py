@@ -1,0 +1,155 @@
+"""`penstock compact`: the small objects of a topic into large ones, by threads of this process or by Spark, while brokers spend nothing."""
+
+import os
+from contextlib import closing
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from deploy.cli.options import AsJson, Controller, StateFile
+from deploy.errors import DeployError, UsageError
+
+if TYPE_CHECKING:
+    from deploy.cli.compact_job import Target
+    from lake.rewrite.plan import PartitionPlan, RewriteOptions
+    from lake.rewrite.run import RewriteReport
+    from lake.table.engines import Engine
+
+_MIB = 1 << 20
+
+
+def compact(
+    topic: str,
+    *,
+    store: Annotated[
+        str, typer.Option(envvar="PENSTOCK_STORE", help="The store that the brokers write to; that of a running `penstock dev` if none.")
+    ] = "",
+    cluster: Annotated[str, typer.Option(help="Id of the cluster, if the store holds several.")] = "",
+    controller: Controller = None,
+    state_file: StateFile = None,
+    engine: Annotated[str, typer.Option("--engine", help="local: threads of this process; spark: a Spark job.")] = "local",
+    master: Annotated[str, typer.Option(help="Spark master, as in spark-submit; means --engine spark.")] = "",
+    target_mib: Annotated[int, typer.Option(help="MiB of an object, about: 1 to 1024. Objects of half of it are left alone.")] = 64,
+    max_gib: Annotated[float, typer.Option(help="Rewrite at most so much, then leave.", min=0.0)] = 1 << 20,
+    ttl_s: Annotated[
+        int, typer.Option(help="What a killed run leaves is collected so many seconds after it was begun: 1 to 3600.")
+    ] = 1_800,
+    plan: Annotated[bool, typer.Option("--plan", help="Show what would be rewritten; nothing changes.")] = False,
+    as_json: AsJson = False,
+) -> None:
+    """Rewrite the small objects of a topic into large ones. Offsets, records and bytes stay as they are; clients notice nothing.
+
+    Safe at any time, several times at once, and after a kill: just run it again.
+    """
+    if not 1 <= target_mib <= 1_024:
+        raise UsageError(f"--target-mib {target_mib} is not allowed: 1 to 1024")
+    if not 1 <= ttl_s <= 3_600:
+        raise UsageError(f"--ttl-s {ttl_s} is not allowed: 1 to 3600")
+    if engine not in {"local", "spark"}:
+        raise UsageError(f"--engine {engine!r}: choose one of local, spark")
+    from deploy.cli.compact_job import Target
+    from deploy.node.logs import to_stderr
+    from lake.rewrite.plan import RewriteOptions
+    from objectstore.errors import InvalidStoreUrl, ObjectStoreError
+    from stream.errors import StreamError
+
+    to_stderr("warning")
+    options = RewriteOptions(target_bytes=target_mib * _MIB, total_bytes_max=int(max_gib * (1 << 30)), ttl_ms=ttl_s * 1_000)
+    target = Target(store or _store_of(state_file), cluster, topic)
+    try:
+        if plan:
+            _show_plan(target, options, as_json=as_json)
+        else:
+            from deploy.clients.metadata import find_controller
+
+            address = find_controller(controller, state_file, os.environ)
+            with closing(_engine(engine, master)) as runner:
+                _rewrite(target, address, runner, options, as_json=as_json)
+    except InvalidStoreUrl as error:
+        raise UsageError(str(error)) from None
+    except (StreamError, ObjectStoreError) as error:
+        raise DeployError(str(error)) from None
+
+
+def _rewrite(target: "Target", address: str, engine: "Engine", options: "RewriteOptions", *, as_json: bool) -> None:
+    from deploy.cli.compact_job import plan_rewrite, rewrite_topic
+    from deploy.output import Progress, print_json
+
+    total = sum(item.merged_bytes for item in plan_rewrite(target, options))
+    with Progress(f"compact {target.topic}", total, "bytes") as progress:
+        report = rewrite_topic(target, address, engine, options, progress.advance)
+    if as_json:
+        print_json(report)
+    else:
+        _tell(report)
+    if report.damaged:
+        raise DeployError("these objects could not be read and were left alone:\n" + "\n".join(report.damaged))
+    if report.unresolved:
+        raise DeployError(
+            f"{report.unresolved} merges were still in conflict at the end: their objects were compacted or trimmed by others meanwhile. "
+            "Nothing is lost; run the same again"
+        )
+
+
+def _tell(report: "RewriteReport") -> None:
+    from deploy.output import size
+
+    sources = sum(item.sources_replaced for item in report.partitions)
+    written = sum(item.objects_written for item in report.partitions)
+    if not sources:
+        print(f"{report.topic}: nothing to do in {len(report.partitions)} partitions")
+        return
+    rewritten = size(sum(item.rewritten_bytes for item in report.partitions))
+    before = sum(item.objects_before for item in report.partitions)
+    print(f"{report.topic}: {sources:,} of {before:,} objects' ranges became {written:,} objects, {rewritten} in {report.rounds} rounds")
+
+
+def _show_plan(target: "Target", options: "RewriteOptions", *, as_json: bool) -> None:
+    from deploy.cli.compact_job import plan_rewrite
+    from deploy.output import print_json, print_table, size
+
+    plans = plan_rewrite(target, options)
+    if as_json:
+        print_json({"topic": target.topic, "partitions": [_summary(item) for item in plans]})
+        return
+    print_table(
+        f"{target.topic}: what would be rewritten",
+        ["partition", "objects", "size", "to rewrite", "size", "into"],
+        [
+            (p.partition, p.object_count, size(p.size_bytes), p.source_count, size(p.merged_bytes), len(p.merges))
+            for p in sorted(plans, key=lambda item: item.partition)
+        ],
+    )
+
+
+def _summary(plan: "PartitionPlan") -> "dict[str, int]":
+    return {
+        "partition": plan.partition,
+        "objects": plan.object_count,
+        "size_bytes": plan.size_bytes,
+        "sources": plan.source_count,
+        "rewritten_bytes": plan.merged_bytes,
+        "new_objects": len(plan.merges),
+    }
+
+
+def _engine(name: str, master: str) -> "Engine":
+    from lake.table.engines import LocalEngine, SparkEngine
+
+    try:
+        return SparkEngine(master) if master or name == "spark" else LocalEngine()
+    except ImportError as error:
+        raise DeployError(f"{error.name} is missing: install penstock[spark], or use --engine local") from None
+
+
+def _store_of(state_path: Path | None) -> str:
+    from deploy.clients import state_file
+
+    path = state_path or state_file.default_path(os.environ)
+    state = state_file.read(path)
+    if state is None:
+        raise UsageError(
+            f"which store? No running cluster is described in {path}: name the one that the brokers write to with --store (PENSTOCK_STORE)"
+        )
+    return state.store_url

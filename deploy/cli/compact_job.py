@@ -1,0 +1,143 @@
+"""A bulk rewrite for the command line: the controller as a job sees it, an engine that runs its tasks, one event loop for both.
+
+Invariant: a refusal is a conflict if it is about the sources, an error if it is about the request; silence is an error that says so.
+Must not import what only the work needs before it works.
+"""
+
+import asyncio
+import time
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, NamedTuple
+
+from base.ids import Millis, StreamId
+from controller.api.client import ControllerClient
+from controller.api.errors import RequestRefused, StreamRefused
+from controller.api.messages import CommitObject
+from controller.api.rewrite_messages import (
+    CommitRewrite,
+    PrepareRewrite,
+    RewriteItem,
+    RewriteSource,
+)
+from controller.metadata.records import RangeEntry
+from deploy.errors import DeployError, NoController
+from lake.manifest.view import ClusterView
+from lake.rewrite.job import RewriteJob, RewriteResult, RewriteTask
+from lake.rewrite.plan import PartitionPlan, RewriteOptions
+from lake.rewrite.run import BulkRewrite, Exchange, RewriteReport
+from objectstore.url import open_store
+from stream.ports import PreparedObject
+
+if TYPE_CHECKING:
+    from lake.table.engines import Engine
+
+_TIMEOUT_S = 30.0
+
+
+class ControllerRewrites:
+    """`lake.rewrite.run.RewriteMetadata` over the controller's gRPC."""
+
+    def __init__(self, client: ControllerClient) -> None:
+        self._client = client
+
+    async def prepare(self, count: int, ttl_ms: int) -> list[PreparedObject]:
+        """Raises NoController, DeployError."""
+        try:
+            answer = await self._client.prepare_rewrite(PrepareRewrite(count=count, ttl_ms=ttl_ms), timeout_s=_TIMEOUT_S)
+        except TimeoutError as error:
+            raise NoController(f"nothing was rewritten: {error}") from None
+        except RequestRefused as error:
+            raise DeployError(f"the controller refuses to prepare objects: {error}") from None
+        return [PreparedObject(item.object_id, item.key) for item in answer.items]
+
+    async def commit(self, stream_id: StreamId, exchanges: Sequence[Exchange]) -> list[str]:
+        """Raises NoController, DeployError."""
+        request = CommitRewrite(stream_id=stream_id, items=[_item(exchange) for exchange in exchanges])
+        try:
+            answer = await self._client.commit_rewrite(request, timeout_s=_TIMEOUT_S)
+        except TimeoutError as error:
+            raise NoController(f"whether the last commit succeeded is not known; run the same again, that is safe: {error}") from None
+        except StreamRefused as error:
+            return [f"its topic was deleted: {error}"] * len(exchanges)
+        except RequestRefused as error:
+            raise DeployError(f"the controller refuses the commit: {error}") from None
+        return [(item.detail or item.status.name) if item.status else "" for item in answer.items]
+
+
+class Target(NamedTuple):
+    """cluster_id: empty if the store holds only one cluster."""
+
+    store_url: str
+    cluster_id: str
+    topic: str
+
+
+def plan_rewrite(target: Target, options: RewriteOptions) -> list[PartitionPlan]:
+    """What a rewrite would do now; nothing changes, no controller is asked."""
+
+    async def plan() -> list[PartitionPlan]:
+        store = open_store(target.store_url)
+        try:
+            rewrite = BulkRewrite(ClusterView(store, target.cluster_id), target.topic, _Nobody(), _nothing, options, now_ms=_now_ms)
+            return await rewrite.plan()
+        finally:
+            await store.close()
+
+    return asyncio.run(plan())
+
+
+def rewrite_topic(
+    target: Target,
+    controller: str,
+    engine: "Engine",
+    options: RewriteOptions,
+    on_written: Callable[[int], None] = lambda _: None,
+) -> RewriteReport:
+    """Raises NoController, DeployError, StreamError, ObjectStoreError."""
+
+    async def run() -> RewriteReport:
+        store, client = open_store(target.store_url), ControllerClient(controller.split(","))
+        try:
+            view, metadata = ClusterView(store, target.cluster_id), ControllerRewrites(client)
+            return await BulkRewrite(view, target.topic, metadata, run_tasks, options, now_ms=_now_ms, on_written=on_written).run()
+        finally:
+            await client.close()
+            await store.close()
+
+    async def run_tasks(tasks: Sequence[RewriteTask]) -> list[RewriteResult]:
+        return await asyncio.to_thread(lambda: list(engine.map(RewriteJob(target.store_url), tasks)))
+
+    return asyncio.run(run())
+
+
+class _Nobody:
+    """A plan commits nothing."""
+
+    async def prepare(self, count: int, ttl_ms: int) -> list[PreparedObject]:
+        raise AssertionError("a plan prepares nothing")
+
+    async def commit(self, stream_id: StreamId, exchanges: Sequence[Exchange]) -> list[str]:
+        raise AssertionError("a plan commits nothing")
+
+
+async def _nothing(tasks: Sequence[RewriteTask]) -> list[RewriteResult]:
+    raise AssertionError(f"a plan runs no tasks, not even {len(tasks)}")
+
+
+def _item(exchange: Exchange) -> RewriteItem:
+    new = exchange.new
+    ranges = [
+        RangeEntry(part.stream_id, part.start_offset, part.end_offset, part.record_count, part.size_bytes, part.max_timestamp_ms)
+        for part in new.ranges
+    ]
+    return RewriteItem(
+        new=CommitObject(object_id=new.object_id, key=new.key, role=int(new.role), size_bytes=new.size_bytes, ranges=ranges),
+        sources=[
+            RewriteSource(key=source.key, start_offset=source.range.start_offset, end_offset=source.range.end_offset)
+            for source in exchange.sources
+        ],
+    )
+
+
+def _now_ms() -> Millis:
+    return Millis(time.time_ns() // 1_000_000)

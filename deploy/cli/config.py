@@ -1,0 +1,59 @@
+"""`penstock config show|docs|schema`: what a node would run with, and what there is to set."""
+
+from typing import Annotated
+
+import typer
+
+from deploy.cli.options import AsJson
+
+app = typer.Typer(help="Show the configuration: what counts, what there is to set.", no_args_is_help=True)
+
+_AS_A_NODE = {"ignore_unknown_options": True, "allow_extra_args": True}
+
+
+@app.command(context_settings=_AS_A_NODE)
+def show(
+    context: typer.Context,
+    *,
+    role: Annotated[str, typer.Option(help="broker | controller")] = "broker",
+    given_only: Annotated[bool, typer.Option("--given", help="Leave out defaults.")] = False,
+    as_json: AsJson = False,
+) -> None:
+    """What a node with this environment and these flags would run with, and where each value comes from. Secrets are blotted out.
+
+    Takes the flags of `penstock broker` or `penstock controller` (--config FILE, --set KEY=VALUE, --listeners ...).
+    """
+    from deploy.errors import UsageError
+    from deploy.node.config.definition import ROLES, Role
+    from deploy.node.config.effective import DEFAULT, LOCAL_DEFAULT
+    from deploy.node.config.load import load
+    from deploy.output import print_json, print_table
+
+    roles: dict[str, Role] = {each: each for each in ROLES}
+    known = roles.get(role)
+    if known is None:
+        raise UsageError(f"--role {role} is not allowed: {', '.join(ROLES)}")
+    values = load(known, context.args, complete=False).values
+    chosen = {name: value for name, value in values.items() if not (given_only and value.place in {DEFAULT, LOCAL_DEFAULT})}
+    if as_json:
+        print_json({name: {"value": value.text, "source": value.place} for name, value in chosen.items()})
+        return
+    print_table("", ["Setting", "Value", "Source"], [(name, value.shown or "-", value.place) for name, value in chosen.items()])
+
+
+@app.command()
+def docs() -> None:
+    """Every setting with its default, what is allowed and what it costs, as Markdown: docs/reference/configuration.md."""
+    from deploy.node.config.docs import markdown
+
+    print(markdown(), end="")
+
+
+@app.command()
+def schema() -> None:
+    """A JSON schema of `config.broker` and `config.controller`, for the values of a chart."""
+    import json
+
+    from deploy.node.config.schema import schema as whole
+
+    print(json.dumps(whole(), indent=2))

@@ -1,0 +1,93 @@
+"""`penstock consume`: records in, lines out."""
+
+import sys
+import time
+from typing import TYPE_CHECKING, Annotated, cast
+
+import msgspec
+import typer
+
+from deploy.cli.options import BOOTSTRAP, Bootstrap
+from deploy.errors import KafkaFailed, UsageError
+
+if TYPE_CHECKING:
+    from confluent_kafka import Consumer, Message
+
+_POLL_S = 0.2
+
+
+def consume(
+    topic: str,
+    *,
+    from_beginning: Annotated[bool, typer.Option("--from-beginning", help="Begin with the oldest record, not with the next one.")] = False,
+    max_messages: Annotated[int | None, typer.Option(help="Stop after this many.", show_default=False)] = None,
+    group: Annotated[str | None, typer.Option(help="Share the work in this consumer group, and commit.", show_default=False)] = None,
+    timeout: Annotated[float | None, typer.Option(help="Stop when no record came for so many seconds.", show_default=False)] = None,
+    as_json: Annotated[bool, typer.Option("--json", help="A JSON object for each record, one in a line.")] = False,
+    bootstrap: Bootstrap = BOOTSTRAP,
+) -> None:
+    """Print the records of a topic: the value of each in a line, or everything about it as JSON."""
+    if max_messages is not None and max_messages < 1:
+        raise UsageError(f"--max-messages {max_messages} is not allowed: 1 or more")
+    from deploy.clients.kafka import Kafka
+
+    kafka = Kafka(bootstrap)
+    partitions = [part.partition for part in kafka.topic(topic).partitions]
+    begin = "earliest" if from_beginning else "latest"
+    consumer = kafka.consumer(group_id=group or "penstock-cli", auto_offset_reset=begin, enable_auto_commit=group is not None)
+    try:
+        if group is None:
+            _assign(consumer, topic, partitions, from_beginning)
+        else:
+            consumer.subscribe([topic])
+        printed = _print_records(consumer, max_messages, timeout, as_json)
+    finally:
+        consumer.close()
+    print(f"{printed:,} records", file=sys.stderr)
+
+
+def _assign(consumer: "Consumer", topic: str, partitions: list[int], from_beginning: bool) -> None:
+    from confluent_kafka import OFFSET_BEGINNING, OFFSET_END, TopicPartition
+
+    begin = OFFSET_BEGINNING if from_beginning else OFFSET_END
+    consumer.assign([TopicPartition(topic, index, begin) for index in partitions])
+
+
+def _print_records(consumer: "Consumer", max_messages: int | None, timeout_s: float | None, as_json: bool) -> int:
+    printed = 0
+    heard_at = time.monotonic()
+    while max_messages is None or printed < max_messages:
+        message = consumer.poll(_POLL_S)
+        if message is None:
+            if timeout_s is not None and time.monotonic() - heard_at >= timeout_s:
+                break
+            continue
+        error = message.error()
+        if error is not None:
+            if not error.retriable():
+                raise KafkaFailed(f"{error.str()} ({error.name()})")
+            continue
+        heard_at = time.monotonic()
+        sys.stdout.buffer.write((_json_line(message) if as_json else message.value() or b"") + b"\n")
+        sys.stdout.buffer.flush()
+        printed += 1
+    return printed
+
+
+def _json_line(message: "Message[bytes, bytes]") -> bytes:
+    _kind, timestamp_ms = message.timestamp()
+    headers = cast("list[tuple[str, bytes | None]]", message.headers() or [])
+    record = {
+        "topic": message.topic(),
+        "partition": message.partition(),
+        "offset": message.offset(),
+        "timestamp_ms": timestamp_ms,
+        "key": _text(message.key()),
+        "value": _text(message.value()),
+        "headers": [[name, _text(value)] for name, value in headers],
+    }
+    return msgspec.json.encode(record)
+
+
+def _text(value: bytes | None) -> str | None:
+    return None if value is None else value.decode("utf-8", "backslashreplace")

@@ -1,0 +1,129 @@
+"""`penstock controller recover`: the metadata of a cluster whose controllers lost all their disks, rebuilt from the object store."""
+
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from deploy.cli.options import AsJson
+from deploy.errors import DeployError, UsageError
+
+if TYPE_CHECKING:
+    from controller.disaster_recovery.report import Report
+
+From = Annotated[str, typer.Option("--from", help="The cluster's store: s3://BUCKET/PREFIX?endpoint=URL&region=NAME or file:DIR.")]
+ClusterId = Annotated[str, typer.Option("--cluster-id", help="Its id; may be left out if the store holds one cluster only.")]
+DryRun = Annotated[bool, typer.Option("--dry-run", help="Show what is there and what would be done; write nothing.")]
+Force = Annotated[bool, typer.Option("--force", help="Although something was written a moment ago: what still runs is fenced.")]
+AcceptLoss = Annotated[
+    bool, typer.Option("--accept-loss", help="Although data are missing: begin each partition above its last missing object.")
+]
+Voters = Annotated[str, typer.Option("--voters", help="Ids of the controllers that will run, as in 0,1,2; default: those it had.")]
+
+
+def recover(
+    *,
+    store: From,
+    cluster_id: ClusterId = "",
+    dry_run: DryRun = False,
+    force: Force = False,
+    accept_loss: AcceptLoss = False,
+    voters: Voters = "",
+    as_json: AsJson = False,
+) -> None:
+    """Rebuild the metadata from the store when the disks of all controllers are lost. No acknowledged record is lost.
+
+    Stop all controllers and brokers before. It may be repeated at any time.
+    """
+    import asyncio
+
+    from controller.api.errors import ControllerError
+    from deploy.output import print_json
+    from objectstore.errors import ObjectStoreError
+    from stream.errors import StreamError
+
+    ids = _voters(voters)
+    try:
+        report = asyncio.run(_recover(store, cluster_id, ids, dry_run=dry_run, force=force, accept_loss=accept_loss))
+    except (ControllerError, ObjectStoreError, StreamError) as error:
+        raise DeployError(str(error)) from error
+    if as_json:
+        print_json(report)
+    else:
+        _show(report, store)
+
+
+def _voters(text: str) -> tuple[int, ...]:
+    parts = [part.strip() for part in text.split(",")] if text else []
+    if not all(part.isdecimal() for part in parts) or len(set(parts)) != len(parts):
+        raise UsageError(f"--voters {text!r} is not a list of different controller ids, as in 0,1,2")
+    return tuple(sorted(map(int, parts)))
+
+
+async def _recover(url: str, cluster_id: str, voters: tuple[int, ...], *, dry_run: bool, force: bool, accept_loss: bool) -> "Report":
+    import time
+
+    from base.ids import Millis
+    from controller.disaster_recovery.recovery import Recovery, cluster_ids
+    from deploy.output import Progress
+    from objectstore.url import open_store
+
+    store = open_store(url)
+    bar: Progress | None = None
+    doing = ""
+
+    def progress(what: str, _: int) -> None:
+        nonlocal bar, doing
+        if what != doing or bar is None:
+            if bar is not None:
+                bar.__exit__()
+            bar, doing = Progress(what, None), what
+        bar.advance()
+
+    try:
+        if not cluster_id:
+            known = await cluster_ids(store)
+            if len(known) != 1:
+                raise UsageError(f"--cluster-id is needed: the store holds {', '.join(known) or 'no cluster'}")
+            cluster_id = known[0]
+        recovery = Recovery(store, cluster_id, now_ms=lambda: Millis(time.time_ns() // 1_000_000), voters=voters, progress=progress)
+        return await (recovery.look() if dry_run else recovery.run(force=force, accept_loss=accept_loss))
+    finally:
+        if bar is not None:
+            bar.__exit__()
+        await store.close()
+
+
+def _show(report: "Report", store: str) -> None:
+    from deploy.output import print_table, size
+    from objectstore.url import redact_url
+
+    snapshot = "none" if report.snapshot_offset is None else f"offset {report.snapshot_offset:,}"
+    print(f"cluster {report.cluster_id}: {report.topic_count:,} topics, {report.partition_count:,} partitions")
+    print(f"snapshot: {snapshot}; backup: {report.backup_object_count:,} objects, up to offset {report.backup_offset:,}")
+    if report.quiet_ms is not None:
+        print(f"last write: {report.quiet_ms / 1_000:,.1f} s ago")
+    rows = [(wal.node_id, wal.node_epoch, wal.start, wal.end, wal.slot_count, "yes" if wal.known else "NO") for wal in report.wals]
+    print_table("WALs that have not ended", ["node", "epoch", "committed up to slot", "end", "slots", "in the backup"], rows)
+    print(f"found in them: {report.range_count:,} ranges, {report.record_count:,} records, {size(report.size_bytes)}")
+    if report.orphan_count:
+        print(f"objects that nothing refers to: {report.orphan_count:,}; they will be deleted")
+    if report.gaps:
+        places = [(gap.topic or "?", gap.partition, gap.start_offset, gap.end_offset, gap.what) for gap in report.gaps]
+        print_table("MISSING", ["topic", "partition", "from offset", "to offset", "what"], places)
+    if report.given_up:
+        places = [(gap.topic or "?", gap.partition, gap.start_offset, gap.end_offset, gap.what) for gap in report.given_up]
+        print_table("GIVEN UP WITH --accept-loss", ["topic", "partition", "from offset", "to offset", "what"], places)
+    print(_outcome(report, redact_url(store)))
+
+
+def _outcome(report: "Report", store: str) -> str:
+    if report.new_offset is None and not report.already_recovered:
+        return "nothing was written; run it without --dry-run"
+    done = "it was recovered already" if report.already_recovered else f"recovered: the new history begins at offset {report.new_offset:,}"
+    voters = ",".join(map(str, report.voters))
+    return (
+        f"{done}\nnow start controllers {voters} with empty data directories and this cluster id, then the brokers:\n"
+        f"  penstock controller --store '{store}' --cluster-id {report.cluster_id} --metadata-log-dir EMPTY_DIRECTORY"
+        " [--controller-quorum-voters ...]\n"
+        "Lost are what was not yet backed up (a second, normally) of: reassignments, preferred elections, configs, deleted records."
+    )

@@ -1,0 +1,176 @@
+"""`penstock doctor`: what is wrong with a deployment, in a sentence each, and how to mend it."""
+
+import os
+import re
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from deploy.cli.options import AsJson, Controller, StateFile
+from deploy.errors import DeployError, UsageError
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from deploy.doctor.examine import Order
+    from deploy.doctor.inventory import Suspect
+    from deploy.doctor.report import Report
+
+_AGE = re.compile(r"(\d{1,9})(s|m|h|d)")
+_MS = {"s": 1_000, "m": 60_000, "h": 3_600_000, "d": 86_400_000}
+
+
+def doctor(
+    *,
+    store: Annotated[
+        str, typer.Option(envvar="PENSTOCK_STORE", help="The store that the brokers write to; that of a running `penstock dev` if none.")
+    ] = "",
+    controller: Controller = None,
+    state_file: StateFile = None,
+    cluster_id: Annotated[str, typer.Option(help="With the store alone: which cluster, if it holds several.")] = "",
+    objects: Annotated[bool, typer.Option("--objects/--no-objects", help="List the bucket against the metadata.")] = True,
+    listener: Annotated[
+        list[str] | None,
+        typer.Option(help="Ask brokers at these listeners only; `first`: the one brokers use themselves.", show_default=False),
+    ] = None,
+    accept: Annotated[list[str] | None, typer.Option(help="Code of a finding to live with; several times.", show_default=False)] = None,
+    delete_orphans: Annotated[bool, typer.Option("--delete-orphans", help="Delete what belongs to nothing; asks before.")] = False,
+    older_than: Annotated[str, typer.Option(help="Orphans are at least so old: 90s, 30m, 12h, 7d.")] = "1d",
+    yes: Annotated[bool, typer.Option("--yes", help="Do not ask.")] = False,
+    settle: Annotated[float, typer.Option(help="Seconds that failovers and moves may take before they count.", min=0.0, max=600.0)] = 5.0,
+    as_json: AsJson = False,
+) -> None:
+    """Check a deployment: store, clocks, controllers, versions, brokers, listeners, partitions, WALs, backup, manifest, objects.
+
+    Says what is wrong in a sentence each, with the way to mend it. Exit code 0: all is well; 1: something needs somebody to act; 2:
+    something could not be looked at. With --store alone it tells what the store knows.
+    """
+    from deploy.doctor.examine import Order
+    from deploy.doctor.findings import KINDS
+
+    unknown = [code for code in accept or () if code not in KINDS]
+    if unknown:
+        from difflib import get_close_matches
+
+        near = get_close_matches(unknown[0], KINDS, n=1)
+        hint = f"did you mean {near[0]}?" if near else "docs/reference/doctor.md lists them"
+        raise UsageError(f"--accept {unknown[0]!r} is not a finding; {hint}")
+    store_url, controllers = _found(store, controller, state_file)
+    order = Order(
+        store=store_url,
+        controllers=controllers,
+        cluster_id=cluster_id,
+        listeners=frozenset(listener or ()),
+        accept=frozenset(accept or ()),
+        objects=objects,
+        delete=delete_orphans,
+        older_than_ms=_age_ms(older_than),
+        older_than=older_than,
+        settle_s=settle,
+    )
+    report = _examine(order, ask=not yes)
+    if as_json:
+        from deploy.output import print_json
+
+        print_json(report)
+    else:
+        _show(report)
+    raise typer.Exit(report.exit_code)
+
+
+def _found(store: str, controller: str | None, state_file: Path | None) -> tuple[str, str]:
+    """Store and controllers: as named, else of the running `penstock dev`, if neither is named. Raises UsageError."""
+    if store or controller:
+        return store, controller or ""
+    from deploy.clients import state_file as states
+
+    path = state_file or states.default_path(os.environ)
+    state = states.read(path)
+    if state is None:
+        raise UsageError(
+            f"what is to be checked? No running cluster is described in {path}: name --controller HOST:PORT and --store URL, or one of them"
+        )
+    is_shared = not state.store_url.startswith("memory:")  # else it is inside the process that has it
+    return state.store_url if is_shared else "", state.controller
+
+
+def _age_ms(text: str) -> int:
+    match = _AGE.fullmatch(text)
+    if match is None:
+        raise UsageError(f"--older-than {text!r} is no age: a number and s, m, h or d, as in 1d")
+    return int(match[1]) * _MS[match[2]]
+
+
+def _examine(order: "Order", *, ask: bool) -> "Report":
+    import asyncio
+
+    from deploy.doctor.examine import Examination
+    from deploy.node.logs import to_stderr
+    from deploy.output import Progress
+    from objectstore.errors import InvalidStoreUrl
+
+    to_stderr("error")
+    bar: Progress | None = None
+    doing = ""
+
+    def close() -> None:
+        nonlocal bar
+        if bar is not None:
+            bar.__exit__()
+        bar = None
+
+    def say(what: str, count: int) -> None:
+        nonlocal bar, doing
+        if what != doing or bar is None:
+            close()
+            bar, doing = Progress(what, None), what
+        bar.advance(count)
+
+    def confirm(orphans: "Sequence[Suspect]") -> bool:
+        close()
+        return not ask or _asked(orphans)
+
+    try:
+        return asyncio.run(Examination(order, say, confirm).run())
+    except InvalidStoreUrl as error:
+        raise UsageError(str(error)) from None
+    except OSError as error:
+        raise DeployError(f"the store can not be opened: {error}") from None
+    finally:
+        close()
+
+
+def _asked(orphans: "Sequence[Suspect]") -> bool:
+    from deploy.output import size
+
+    if not sys.stdin.isatty():
+        raise UsageError("--delete-orphans asks before it deletes: say --yes where nobody can answer")
+    total = sum(orphan.size_bytes for orphan in orphans)
+    return typer.confirm(f"Delete {len(orphans):,} objects ({size(total)}), from {orphans[0].key}?", default=False, err=True)
+
+
+def _show(report: "Report") -> None:
+    from rich.console import Console
+    from rich.table import Table
+
+    styles = {"ok": "green", "hint": "cyan", "unchecked": "dim", "warn": "yellow", "fail": "bold red"}
+    table = Table(title=f"cluster {report.cluster_id or '(unknown)'}", title_justify="left", header_style="bold")
+    table.add_column("check")
+    table.add_column("is")
+    table.add_column("what was seen", overflow="fold")
+    for check in report.checks:
+        table.add_row(check.name, f"[{styles[check.level.value]}]{check.level.value}[/]", check.summary)
+    console = Console(width=None if sys.stdout.isatty() else 160, highlight=False, soft_wrap=False)
+    console.print(table)
+    for check in report.checks:
+        for finding in check.findings:
+            console.print(f"[{styles[finding.level.value]}]{finding.level.value}[/] {finding.code}: ", end="")
+            console.print(finding.sentence, markup=False)
+            console.print(f"  -> {finding.mend}", markup=False)
+    if report.accepted:
+        console.print(f"accepted: {', '.join(finding.code for finding in report.accepted)}", markup=False)
+    if report.deleted:
+        console.print(f"deleted: {report.deleted:,} orphans", markup=False)
+    console.print(report.verdict, markup=False)

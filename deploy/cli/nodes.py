@@ -1,0 +1,53 @@
+"""`penstock nodes`: who is in the cluster, what each carries, and which WALs are open."""
+
+import os
+from typing import TYPE_CHECKING
+
+from deploy.cli.options import AsJson, Controller, StateFile
+from deploy.errors import NoController
+
+if TYPE_CHECKING:
+    from deploy.views import NodeView
+
+
+def nodes(*, controller: Controller = None, state_file: StateFile = None, as_json: AsJson = False) -> None:
+    """Show the brokers: epoch, address, what each leads and carries, why it gets nothing, and WALs that still wait for recovery."""
+    from deploy.balance.admin import propose_moves
+    from deploy.clients.metadata import find_controller, look
+    from deploy.output import print_json, print_table
+    from deploy.views import view_cluster
+
+    address = find_controller(controller, state_file, os.environ)
+    try:
+        loads = {broker.node_id: broker for broker in propose_moves(address).before}
+    except NoController:  # none is active just now; the others know the metadata, too
+        loads = {}
+    cluster = look(address, lambda image: view_cluster(image, address, loads))
+    if as_json:
+        print_json(cluster)
+        return
+    rows = [
+        (
+            n.node_id,
+            n.node_epoch,
+            "fenced" if n.fenced else "alive",
+            n.address,
+            n.rack or "-",
+            n.leads,
+            n.open_streams,
+            n.bytes_in_s / 1e6,
+            n.bytes_out_s / 1e6,
+            _answers(n),
+            n.note or "-",
+        )
+        for n in cluster.nodes
+    ]
+    title = f"cluster {cluster.cluster_id}, controller {address}, metadata offset {cluster.metadata_offset:,}"
+    columns = ["node", "epoch", "is", "address", "rack", "leads", "open streams", "in MB/s", "out MB/s", "append p50/p99 ms", "note"]
+    print_table(title, columns, rows)
+    wals = [(w.node_id, w.node_epoch, w.committed, "its writer" if w.is_alive else f"recovery by {w.recoverer}") for w in cluster.wals]
+    print_table("open WALs", ["node", "epoch", "committed up to slot", "belongs to"], wals)
+
+
+def _answers(node: "NodeView") -> str:
+    return "-" if node.append_p50_ms is None or node.append_p99_ms is None else f"{node.append_p50_ms:,.0f} / {node.append_p99_ms:,.0f}"

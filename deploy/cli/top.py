@@ -1,0 +1,68 @@
+"""`penstock top`: nodes and topics of a cluster, live."""
+
+import os
+import sys
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from deploy.cli.options import AsJson, Controller, StateFile
+from deploy.errors import UsageError
+
+if TYPE_CHECKING:
+    from deploy.top.watch import Watch
+
+
+def top(
+    *,
+    interval: Annotated[float, typer.Option(help="Seconds between two looks; brokers report every two.")] = 2.0,
+    once: Annotated[bool, typer.Option("--once", help="Look twice, print, leave; so it does without a terminal.")] = False,
+    controller: Controller = None,
+    state_file: StateFile = None,
+    put_price: Annotated[float, typer.Option(help="USD per 1,000 PUT or LIST requests.", min=0.0)] = 0.005,
+    get_price: Annotated[float, typer.Option(help="USD per 1,000 GET requests.", min=0.0)] = 0.0004,
+    storage_price: Annotated[float, typer.Option(help="USD per GB and month.", min=0.0)] = 0.023,
+    as_json: AsJson = False,
+) -> None:
+    """Show what the cluster does: throughput and latency of brokers, requests to the store and what they cost, records of topics.
+
+    Prices are those of S3 Standard in us-east-1 unless you give others. Ctrl-C ends it.
+    """
+    if not 0.1 <= interval <= 60:
+        raise UsageError(f"--interval {interval} is not allowed: 0.1 to 60 seconds")
+    from deploy.clients.metadata import find_controller
+    from deploy.top.cost import Prices
+    from deploy.top.watch import Watch
+
+    prices = Prices(put_usd_per_1000=put_price, get_usd_per_1000=get_price, storage_usd_per_gb_month=storage_price)
+    with Watch(find_controller(controller, state_file, os.environ), prices) as watch:
+        if once or as_json or not sys.stdout.isatty():
+            watch.look()
+            watch.wait(interval)
+            _print(watch, as_json)
+        else:
+            _live(watch, interval)
+
+
+def _print(watch: "Watch", as_json: bool) -> None:
+    from rich.console import Console
+
+    from deploy.output import print_json
+    from deploy.top.page import page
+
+    view = watch.look()
+    if as_json:
+        print_json(view)
+    else:
+        Console(width=None if sys.stdout.isatty() else 160, highlight=False).print(page(view))
+
+
+def _live(watch: "Watch", interval: float) -> None:
+    from rich.live import Live
+
+    from deploy.top.page import page
+
+    with Live(page(watch.look()), screen=True, auto_refresh=False) as live:
+        while True:
+            watch.wait(interval)
+            live.update(page(watch.look()), refresh=True)

@@ -1,0 +1,1 @@
+"""Clients of a cluster for commands: Kafka, controller, metadata."""

@@ -1,0 +1,104 @@
+"""The quorum of controllers for the command line: asks whoever leads, and says plainly if nobody does.
+
+Must not hold a rule of the quorum: `controller.leader.quorum_changes` has them.
+"""
+
+import asyncio
+from collections.abc import Awaitable, Callable, Sequence
+from typing import TYPE_CHECKING, Final, TypeVar
+
+from controller.api.errors import RequestRefused
+from controller.api.messages import ControllerStatus, QuorumMember, QuorumStatus
+from deploy.errors import DeployError, NoController
+
+if TYPE_CHECKING:
+    from controller.api.client import ControllerClient
+
+_TIMEOUT_S: Final = 10.0
+_EACH_S: Final = 1.0
+T = TypeVar("T")
+
+
+def describe(controller: str) -> QuorumStatus:
+    """As the leader sees it. Raises NoController, with what each controller says if none leads."""
+
+    async def ask(client: "ControllerClient") -> QuorumStatus:
+        return await client.describe_quorum(timeout_s=_TIMEOUT_S)
+
+    return asyncio.run(_with_client(controller, ask))
+
+
+def change(controller: str, request: "Callable[[ControllerClient], Awaitable[None]]") -> None:
+    """One change, committed when this returns. Raises DeployError with the reason if it was refused, NoController."""
+    asyncio.run(_with_client(controller, request))
+
+
+async def _with_client(controller: str, ask: "Callable[[ControllerClient], Awaitable[T]]") -> T:
+    from controller.api.client import ControllerClient
+
+    client = ControllerClient(controller.split(","))
+    try:
+        return await ask(client)
+    except RequestRefused as error:
+        raise DeployError(error.detail or error.status.name) from None
+    except TimeoutError as error:
+        said = [await _says(address) for address in controller.split(",")]
+        raise NoController(f"{error}\n" + "\n".join(said)) from None
+    finally:
+        await client.close()
+
+
+async def _says(address: str) -> str:
+    from controller.api.client import ControllerClient
+
+    client = ControllerClient([address])
+    try:
+        return _told(address, await client.describe(timeout_s=_EACH_S))
+    except TimeoutError:
+        return f"  {address}: no answer"
+    finally:
+        await client.close()
+
+
+def _told(address: str, status: ControllerStatus) -> str:
+    leader = status.leader or "nobody"
+    return f"  {address}: controller {status.controller_id}, {status.role}, epoch {status.controller_epoch}, follows {leader}"
+
+
+def status_lines(quorum: QuorumStatus) -> list[tuple[str, object]]:
+    """As `kafka-metadata-quorum describe --status` has them."""
+    voters = [member for member in quorum.members if member.is_voter]
+    lagging = max(voters, key=lambda member: member.lag, default=None)
+    lines: list[tuple[str, object]] = [
+        ("ClusterId", quorum.cluster_id),
+        ("LeaderId", quorum.leader_id),
+        ("LeaderEpoch", quorum.leader_epoch),
+        ("HighWatermark", quorum.high_watermark),
+        ("MetadataOffset", quorum.committed_offset),
+        ("MaxFollowerLag", 0 if lagging is None else lagging.lag),
+        ("MaxFollowerLagTimeMs", max((member.last_caught_up_ms for member in voters), default=0)),
+        ("CurrentVoters", _ids(voters)),
+        ("CurrentObservers", _ids([member for member in quorum.members if not member.is_voter])),
+    ]
+    return [*lines, ("Change", "one of the members is not committed yet")] if quorum.is_changing else lines
+
+
+def replication_rows(quorum: QuorumStatus) -> list[tuple[object, ...]]:
+    """As `kafka-metadata-quorum describe --replication` has them; times are milliseconds ago."""
+    return [
+        (
+            member.node_id, member.directory_id or "-", member.address or "-", member.log_end, member.lag, member.last_fetch_ms,
+            member.last_caught_up_ms, f"{member.fsync_p99_us / 1_000:.1f}" if member.fsync_p99_us else "-", _status_of(quorum, member),
+        )
+        for member in quorum.members
+    ]  # fmt: skip
+
+
+def _status_of(quorum: QuorumStatus, member: QuorumMember) -> str:
+    if member.node_id == quorum.leader_id:
+        return "Leader"
+    return "Follower" if member.is_voter else "Observer"
+
+
+def _ids(members: Sequence[QuorumMember]) -> str:
+    return "[" + ",".join(str(member.node_id) for member in members) + "]"

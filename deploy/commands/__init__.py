@@ -1,1 +1,0 @@
-"""The subcommands of `penstock`: options and output; the work is elsewhere."""

@@ -1,0 +1,114 @@
+"""What is lost or damaged in the WALs that have not ended, and what that costs: for `penstock wal repair` and `penstock doctor`.
+
+Invariants: reads only, by the rules of the recovery (`stream.recovery.recoverer`, `stream.recovery.salvage`), so it names what a recoverer
+names. A slot that is committed by the time of a second look was no loss: its writer still had its records. Must not decide that a loss is
+accepted. Cost: one LIST for each WAL and one GET for each of its slots that is not committed.
+"""
+
+import asyncio
+from collections.abc import Iterable, Sequence
+from typing import Final
+
+import msgspec
+
+from base.ids import Millis, NodeEpoch, NodeId
+from controller.metadata.image import MetadataImage
+from controller.metadata.nodes import WalState
+from controller.metadata.wal_losses import accepted_losses, data_streams_of
+from objectstore.ports import ObjectStore
+from stream.config import StreamConfig
+from stream.ports import WalIdentity
+from stream.recovery.recoverer import WalWalk
+from stream.recovery.salvage import BadSlot, Loss, Salvage
+
+WALKS_AT_ONCE: Final = 8
+_READING: Final = StreamConfig()
+
+
+class LostSlot(msgspec.Struct, frozen=True):
+    sequence: int
+    key: str
+    problem: str
+    is_accepted: bool
+
+
+class LostTail(msgspec.Struct, frozen=True):
+    """What one partition loses if the slots stay lost: its records from start_offset on. end_offset: one behind the last one that later
+    slots hold; None: no later slot holds anything of it, so perhaps it loses nothing."""
+
+    topic: str
+    partition: int
+    start_offset: int
+    end_offset: int | None
+    keys: tuple[str, ...]
+
+    @property
+    def name(self) -> str:
+        return f"{self.topic}-{self.partition}"
+
+
+class WalSurvey(msgspec.Struct, frozen=True):
+    """One WAL with lost or damaged slots. is_alive: its writer is, and still has the records in memory."""
+
+    node_id: int
+    node_epoch: int
+    is_alive: bool
+    slots: list[LostSlot]
+    partitions: list[LostTail]
+
+    @property
+    def writer(self) -> WalIdentity:
+        return WalIdentity(NodeId(self.node_id), NodeEpoch(self.node_epoch))
+
+
+async def survey_wals(store: ObjectStore, image: MetadataImage) -> list[WalSurvey]:
+    """Of every WAL that has not ended those with lost or damaged slots. Raises ObjectStoreError, NotContiguous."""
+    turns = asyncio.Semaphore(WALKS_AT_ONCE)
+
+    async def one(wal: WalState) -> WalSurvey | None:
+        async with turns:
+            return await _survey(store, image, wal)
+
+    wals = sorted(image.nodes.running_wals(), key=lambda wal: wal.writer)
+    return [found for found in await asyncio.gather(*(one(wal) for wal in wals)) if found is not None]
+
+
+def still_lost(surveys: Sequence[WalSurvey], image: MetadataImage) -> list[WalSurvey]:
+    """Without slots that are committed by now, or of WALs that have ended."""
+    found: list[WalSurvey] = []
+    for survey in surveys:
+        wal = image.nodes.wal(survey.writer)
+        slots = [slot for slot in survey.slots if wal is not None and not wal.ended and slot.sequence >= wal.committed]
+        if slots:
+            keys = {slot.key for slot in slots}
+            partitions = [item for item in survey.partitions if keys.intersection(item.keys)]
+            found.append(msgspec.structs.replace(survey, slots=slots, partitions=partitions))
+    return found
+
+
+async def _survey(store: ObjectStore, image: MetadataImage, wal: WalState) -> WalSurvey | None:
+    streams = (image.streams.known(stream_id) for stream_id in image.streams.opened_by(wal.writer))
+    ends = {stream.stream_id: stream.next_offset for stream in streams}
+    salvage = Salvage(ends, data_streams_of(image, ends))
+    walk = WalWalk(store, wal.writer, wal.committed, recoverer=None, now_ms=Millis(0), config=_READING)
+    async for _, found in walk.slots():
+        if isinstance(found, BadSlot):
+            salvage.add_bad(found)
+        else:
+            salvage.take(walk.end, found.ranges)
+    if not salvage.bad_slots:
+        return None
+    accepted = accepted_losses(image, wal.writer)
+    slots = [LostSlot(slot.sequence, slot.key, str(slot.error), slot.sequence in accepted) for slot in salvage.bad_slots]
+    return WalSurvey(wal.writer.node_id, wal.writer.node_epoch, image.nodes.is_alive(wal.writer), slots, _tails(image, salvage.losses()))
+
+
+def _tails(image: MetadataImage, losses: Iterable[Loss]) -> list[LostTail]:
+    tails: list[LostTail] = []
+    for loss in losses:
+        stream = image.streams.known(loss.stream_id)
+        topic = image.topics.by_id(stream.topic_id)
+        name = "?" if topic is None else topic.name
+        keys = tuple(slot.key for slot in loss.slots)
+        tails.append(LostTail(name, stream.partition, loss.start_offset, loss.end_offset, keys))
+    return sorted(tails, key=lambda item: (item.topic, item.partition))

@@ -1,0 +1,120 @@
+"""Gives a local cluster its first topics and records.
+
+Invariants: topics that exist are left as they are, and get no records: a store that outlives the command is seeded once. Records are
+acknowledged (acks=all, idempotent) before they are counted. Blocking: runs in a thread beside the cluster's loop.
+"""
+
+import time
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final
+
+from deploy.errors import KafkaFailed, UsageError
+from deploy.local.seed import SeedRecord, parse_seed
+
+if TYPE_CHECKING:
+    from confluent_kafka import Producer
+
+_TIMEOUT_MS: Final = 30_000
+_SILENCE_S: Final = 30.0
+"""So long without an acknowledgement ends the seeding."""
+_POLL_S: Final = 0.1
+
+
+@dataclass(frozen=True, slots=True)
+class FirstContents:
+    """topics: name and partitions; those that the records name besides have one. seed: the file; None for no records."""
+
+    topics: Mapping[str, int] = field(default_factory=dict[str, int])
+    seed: Path | None = None
+
+    def __bool__(self) -> bool:
+        return bool(self.topics) or self.seed is not None
+
+    def check(self) -> "FirstContents":
+        """With every topic that is needed. Raises UsageError for the first line that is wrong."""
+        needed = dict(self.topics)
+        for record in self.records():
+            needed.setdefault(record.topic, 1)
+        return FirstContents(needed, self.seed)
+
+    def records(self) -> Iterator[SeedRecord]:
+        if self.seed is None:
+            return
+        try:
+            with self.seed.open("rb") as file:
+                yield from parse_seed(file, self.topics, f"--seed-from {self.seed}")
+        except OSError as error:
+            raise UsageError(f"--seed-from {self.seed}: {error.strerror}") from None
+
+
+def create_topics(bootstrap: str, topics: Mapping[str, int]) -> set[str]:
+    """Those that did not exist yet. Raises KafkaFailed."""
+    from broker.wire import apis
+    from broker.wire.error_codes import ErrorCode
+    from broker.wire.gen import create_topics as wire
+    from deploy.clients.wire import WireClient
+
+    wanted = [wire.CreatableTopic(name=name, num_partitions=count, replication_factor=1) for name, count in topics.items()]
+    with WireClient(bootstrap) as client:
+        request = wire.CreateTopicsRequest(topics=wanted, timeout_ms=_TIMEOUT_MS)
+        answer = client.ask(apis.CREATE_TOPICS, request, wire.encode_request, wire.decode_response)
+    for topic in answer.topics:
+        if topic.error_code not in {int(ErrorCode.NONE), int(ErrorCode.TOPIC_ALREADY_EXISTS)}:
+            raise KafkaFailed(f"topic {topic.name!r} was not created: {topic.error_message}")
+    return {topic.name for topic in answer.topics if not topic.error_code}
+
+
+def send(bootstrap: str, records: Iterable[SeedRecord], acknowledged: Callable[[], None], is_stopping: Callable[[], bool]) -> int:
+    """How many were sent and acknowledged; fewer than there are only if it is stopping. Raises KafkaFailed."""
+    from deploy.clients.kafka import Kafka
+
+    kafka = Kafka(bootstrap)
+    producer = kafka.producer(enable_idempotence=True, linger_ms=20, compression_type="lz4", partitioner="murmur2_random")
+    refused: list[Any] = []
+    done = 0
+
+    def delivered(error: object, _message: object) -> None:
+        nonlocal done
+        if error is not None:
+            refused.append(error)
+        else:
+            done += 1
+            acknowledged()
+
+    sent = 0
+    for record in records:
+        if refused or is_stopping():
+            break
+        _produce(producer, record, delivered)
+        sent += 1
+    quiet_since, seen = time.monotonic(), -1
+    while done < sent and not refused and not is_stopping():
+        producer.poll(_POLL_S)
+        if done != seen:
+            quiet_since, seen = time.monotonic(), done
+        elif time.monotonic() - quiet_since > _SILENCE_S:
+            raise KafkaFailed(f"{sent - done:,} of {sent:,} seed records were not acknowledged within {_SILENCE_S:.0f} s")
+    if refused:
+        raise kafka.failure(refused[0], "a seed record was refused")
+    return done
+
+
+def _produce(producer: "Producer", record: SeedRecord, delivered: Callable[[object, object], None]) -> None:
+    while True:
+        try:
+            producer.produce(
+                record.topic,
+                record.value,
+                record.key,
+                record.partition,
+                on_delivery=delivered,
+                timestamp=record.timestamp_ms,
+                headers=list(record.headers),
+            )
+        except BufferError:
+            producer.poll(_POLL_S)
+        else:
+            producer.poll(0)
+            return

@@ -1,0 +1,230 @@
+"""`penstock dev` from options to the last process gone.
+
+Invariant: whatever is wrong with ports, bucket or options is said before anything is started; whatever ends it, the state file and every
+temporary file are removed, and no process is left. Must not print anything but the ready line on stdout.
+"""
+
+import asyncio
+import os
+import signal
+import sys
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from pathlib import Path
+from random import Random
+from typing import Final
+
+from controller.config import QUORUM_SIZES
+from deploy.clients import state_file
+from deploy.clients.state_file import ClusterState, ProcessState
+from deploy.errors import DeployError, UsageError
+from deploy.local import client_snippets as snippets
+from deploy.local.contents import FirstContents
+from deploy.local.directories import controller_directory
+from deploy.local.plan import (
+    BROKERS_MAX,
+    ClusterOptions,
+    ClusterPlan,
+    plan_cluster,
+    shown_store,
+)
+from deploy.local.ports import find_ports
+from deploy.local.supervisor import Supervisor
+from deploy.node import lifeline
+from deploy.node.config.definition import ROLES
+from deploy.node.config.load import given_beside_flags, load
+from deploy.node.config.sources import check_assignment
+from deploy.output import Progress
+
+_FORMS: Final = "moto, memory, file:DIR or s3://BUCKET?endpoint=URL"
+
+
+def run_dev(options: ClusterOptions, state_path: Path, started_at: float, contents: FirstContents | None = None) -> None:
+    """Run a cluster until SIGINT, SIGTERM or SIGHUP. started_at: of time.monotonic(), for the ready line. Raises DeployError."""
+    lifeline.hold(os.environ)
+    options = check(options)
+    contents = (contents or FirstContents()).check()
+    if options.store.startswith("s3:"):
+        asyncio.run(_check_bucket(options.store))
+    ports = find_ports(options, Random())  # noqa: S311 - which port is no secret
+    with controller_directory(options.store, os.environ) as directory:
+        plan = plan_cluster(options, ports, directory)
+        for process in (plan.of_role("controller")[0], plan.of_role("broker")[0]):
+            load("controller" if process.role == "controller" else "broker", process.node_arguments)
+        dev = _Dev(options, plan, contents, state_path=state_path, started_at=started_at, store_port=ports.store)
+        asyncio.run(dev.run())
+
+
+def check(options: ClusterOptions) -> ClusterOptions:
+    """The options with an absolute store and what the environment sets, or UsageError."""
+    if not 1 <= options.brokers <= BROKERS_MAX:
+        raise UsageError(f"--brokers {options.brokers} is not allowed: 1 to {BROKERS_MAX}")
+    if options.controllers not in QUORUM_SIZES:
+        raise UsageError(f"--controllers {options.controllers} is not allowed: 1, 3 or 5")
+    store = options.store.removesuffix(":") if options.store in {"memory:", "moto:"} else options.store
+    if store.startswith("file:"):
+        directory = store.removeprefix("file:").removeprefix("//")
+        if not directory:
+            raise UsageError("--store file: needs a directory, as in --store file:./data")
+        store = f"file:{Path(directory).absolute()}"
+    elif store not in {"moto", "memory"} and not store.startswith("s3://"):
+        raise UsageError(f"--store {store} is not allowed: {_FORMS}")
+    elif store == "moto":
+        _check_moto()
+    for text in options.settings:
+        check_assignment(text)
+    config = str(Path(options.config).absolute()) if options.config else ""
+    return replace(options, store=store, config=config, given=frozenset(given_beside_flags(ROLES, os.environ, config)))
+
+
+def _check_moto() -> None:
+    from deploy.local import moto_store
+
+    try:
+        moto_store.check_installed()
+    except DeployError as error:
+        raise DeployError(f"{error}, or choose a store without it: --store memory, --store file:DIR") from None
+
+
+class _Dev:
+    def __init__(
+        self,
+        options: ClusterOptions,
+        plan: ClusterPlan,
+        contents: FirstContents,
+        *,
+        state_path: Path,
+        started_at: float,
+        store_port: int,
+    ) -> None:
+        self._contents = contents
+        self._filling: asyncio.Task[None] | None = None
+        self._options = options
+        self._plan = plan
+        self._state_path = state_path
+        self._started_at = started_at
+        self._store = shown_store(options, store_port)
+        self._store_port = store_port
+
+    async def run(self) -> None:
+        self._stop = stop = asyncio.Event()
+        hurry: list[Callable[[], None]] = []
+
+        def interrupted() -> None:
+            for call in hurry if stop.is_set() else ():
+                call()
+            stop.set()
+
+        for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
+            asyncio.get_running_loop().add_signal_handler(number, interrupted)
+        try:
+            if self._options.store == "memory":
+                await self._run_in_process(stop)
+            else:
+                await self._supervise(stop, hurry)
+        finally:
+            state_file.remove(self._state_path)
+        if self._filling is not None:
+            await self._filling
+
+    async def _supervise(self, stop: asyncio.Event, hurry: list[Callable[[], None]]) -> None:
+        from deploy.local.moto_store import listen
+
+        store_socket = listen(self._store_port) if self._store_port else None
+        supervisor = Supervisor(self._plan, os.environ, store_socket, self._write_state, _say)
+        hurry.append(supervisor.hurry)
+        await supervisor.run(stop, self._ready)
+
+    async def _run_in_process(self, stop: asyncio.Event) -> None:
+        from deploy.node import logs
+
+        logs.configure(self._options.log_level)
+        from deploy.local.in_process import run_in_process
+
+        def ready(processes: Sequence[ProcessState]) -> None:
+            self._write_state(processes)
+            self._ready()
+
+        await run_in_process(self._plan, stop, ready)
+
+    def _write_state(self, processes: Sequence[ProcessState]) -> None:
+        state_file.write(
+            self._state_path,
+            ClusterState(
+                pid=os.getpid(),
+                bootstrap=self._plan.bootstrap,
+                controller=self._plan.controller,
+                store=self._store,
+                store_url=self._plan.store_url,
+                processes=list(processes),
+            ),
+        )
+
+    def _ready(self) -> None:
+        """The cluster serves. Topics come before the ready line, so that they are there for whoever waits for it; records after it."""
+        if self._contents:
+            self._filling = asyncio.get_running_loop().create_task(self._fill())
+        else:
+            self._announce()
+
+    async def _fill(self) -> None:
+        from deploy.local import contents
+
+        bootstrap = self._plan.bootstrap
+        try:
+            created = await asyncio.to_thread(contents.create_topics, bootstrap, self._contents.topics)
+            self._announce()
+            if self._contents.seed is None:
+                return
+            for name in sorted(set(self._contents.topics) - created):
+                _say(f"topic {name} exists already; it gets no records from {self._contents.seed}")
+            began = time.monotonic()
+            records = (record for record in self._contents.records() if record.topic in created)
+            with Progress("seeding", None, "records") as progress:
+                count = await asyncio.to_thread(contents.send, bootstrap, records, progress.advance, self._stop.is_set)
+            _say(f"seeded {count:,} records into {', '.join(sorted(created)) or 'nothing'} in {time.monotonic() - began:.1f} s")
+        except DeployError:
+            self._stop.set()
+            raise
+
+    def _announce(self) -> None:
+        took_s = time.monotonic() - self._started_at
+        print(
+            f"ready: bootstrap={self._plan.bootstrap} store={self._store} controller={self._plan.controller}"
+            f" state={self._state_path} took={took_s:.1f}s",
+            flush=True,
+        )
+        if sys.stderr.isatty():
+            topic = next(iter(self._contents.topics), "orders")
+            for line in snippets.lines(bootstrap=self._plan.bootstrap, topic=topic, store=self._plan.store_url):
+                print(f"  {line}", file=sys.stderr)
+            _say("whole programs: penstock snippets CLIENT; what goes on: penstock top; Ctrl-C stops everything")
+
+
+def _say(line: str) -> None:
+    print(f"penstock: {line}", file=sys.stderr, flush=True)
+
+
+async def _check_bucket(url: str) -> None:
+    """An error that says how to create the bucket is worth the half second that importing the S3 client takes."""
+    from objectstore.errors import BucketNotFound, ObjectStoreError
+    from objectstore.url import open_store, parse_store_url
+
+    try:
+        config = parse_store_url(url)
+        store = open_store(config)
+    except ObjectStoreError as error:
+        raise UsageError(f"--store {error}") from None
+    try:
+        async for _ in store.list("probe/"):
+            break
+    except BucketNotFound:
+        endpoint = getattr(config, "endpoint", None)
+        flag = f" --endpoint-url {endpoint}" if endpoint else ""
+        bucket = getattr(config, "bucket", "")
+        raise DeployError(f"bucket {bucket} does not exist; create it first: aws s3api create-bucket --bucket {bucket}{flag}") from None
+    except ObjectStoreError as error:
+        raise DeployError(f"store {config.redacted()}: {error}") from None
+    finally:
+        await store.close()

@@ -1,0 +1,120 @@
+"""A local cluster in the hands of a program: the demo, tests, benchmarks.
+
+Invariant: a context manager; at its exit the cluster is gone, whatever happened. The cluster is `penstock dev` as any user starts it, so
+what is shown with it is what users get. Processes are signalled by the pids of the state file, never by name.
+"""
+
+import os
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Final, Self
+
+from deploy.clients import state_file
+from deploy.clients.state_file import ClusterState, ProcessState
+from deploy.errors import ClusterFailed
+from deploy.local.directories import TEMPORARY_PREFIX
+from deploy.node import lifeline
+
+READY_TIMEOUT_S: Final = 60.0
+STOP_TIMEOUT_S: Final = 20.0
+_LOOK_INTERVAL_S: Final = 0.02
+
+
+class LocalCluster:
+    """`with LocalCluster(["--brokers", "2"]) as cluster: ...` arguments: of `penstock dev`; ports are free ones unless named."""
+
+    def __init__(self, arguments: Sequence[str] = ()) -> None:
+        ports = () if "--port" in arguments else ("--port", "0")
+        self._arguments = (*ports, *arguments)
+        self._directory = tempfile.TemporaryDirectory(prefix=f"{TEMPORARY_PREFIX}{os.getpid()}-")
+        self.state_path = Path(self._directory.name) / "state.json"
+        self._process: subprocess.Popen[str] | None = None
+        self.ready_line = ""
+
+    def __enter__(self) -> Self:
+        try:
+            self._start()
+        except BaseException:
+            self.close()
+            raise
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    @property
+    def pid(self) -> int:
+        """Of the supervisor."""
+        assert self._process is not None
+        return self._process.pid
+
+    @property
+    def bootstrap(self) -> str:
+        return self.state().bootstrap
+
+    def state(self) -> ClusterState:
+        """What runs now. Raises ClusterFailed if nothing does."""
+        state = state_file.read(self.state_path)
+        if state is None:
+            raise ClusterFailed("the local cluster is not running")
+        return state
+
+    def brokers(self) -> list[ProcessState]:
+        return self.state().of_role("broker")
+
+    def kill(self, processes: Sequence[ProcessState], number: signal.Signals = signal.SIGKILL) -> None:
+        """Signal these processes, by their pids."""
+        for process in processes:
+            if process.pid is not None:
+                os.kill(process.pid, number)
+
+    def wait_until(self, reached: Callable[[ClusterState], bool], timeout_s: float, what: str) -> ClusterState:
+        """The first state of which `reached` is true. Raises ClusterFailed after the timeout."""
+        deadline = time.monotonic() + timeout_s
+        while not reached(state := self.state()):
+            if time.monotonic() > deadline:
+                raise ClusterFailed(f"not within {timeout_s:.0f} s: {what}")
+            time.sleep(_LOOK_INTERVAL_S)
+        return state
+
+    def wait_for_new(self, killed: Sequence[ProcessState], timeout_s: float = 30.0) -> ClusterState:
+        """Until each of these serves again as a new process."""
+        before = {(process.role, process.node_id): process.starts for process in killed}
+
+        def are_new(state: ClusterState) -> bool:
+            found = [process for process in state.processes if (process.role, process.node_id) in before]
+            return all(process.phase == "serving" and process.starts > before[process.role, process.node_id] for process in found)
+
+        return self.wait_until(are_new, timeout_s, "new processes in place of the killed ones")
+
+    def stop(self, number: signal.Signals = signal.SIGINT) -> int:
+        """End it as Ctrl-C does; returns its exit code."""
+        assert self._process is not None
+        self._process.send_signal(number)
+        return self._process.wait(STOP_TIMEOUT_S)
+
+    def close(self) -> None:
+        process = self._process
+        if process is not None and process.poll() is None:
+            try:
+                self.stop()
+            except subprocess.TimeoutExpired:
+                process.kill()
+                process.wait()
+        if process is not None and process.stdout is not None:
+            process.stdout.close()
+        self._directory.cleanup()
+
+    def _start(self) -> None:
+        command = (sys.executable, "-P", "-m", "deploy.cli", "dev", "--state-file", str(self.state_path), *self._arguments)
+        environment = os.environ | {lifeline.PARENT_VARIABLE: str(os.getpid())}
+        self._process = subprocess.Popen(command, stdout=subprocess.PIPE, text=True, env=environment, process_group=0)  # noqa: S603
+        assert self._process.stdout is not None
+        self.ready_line = self._process.stdout.readline().strip()
+        if not self.ready_line.startswith("ready:"):
+            raise ClusterFailed(f"the local cluster did not start (exit code {self._process.wait(READY_TIMEOUT_S)}); its log is above")

@@ -1,0 +1,66 @@
+"""The whole cluster in one process, over one store in memory: the quickest way to try something, and gone at the end.
+
+Invariant: brokers and controller are the same classes as in processes of their own; they still talk over sockets. When one of
+them ends by itself, all end. Must not be used to try out failures: nothing here can be killed alone.
+"""
+
+import asyncio
+import os
+from collections.abc import Callable, Sequence
+from contextlib import AsyncExitStack
+from typing import Any
+
+from broker.config import BrokerConfig
+from broker.node import Broker
+from controller.config import ControllerConfig
+from controller.main import ControllerServer
+from deploy.clients.state_file import ProcessState
+from deploy.errors import ClusterFailed
+from deploy.local.plan import ClusterPlan, ProcessPlan
+from deploy.node.config.definition import ProcessConfig
+from deploy.node.config.load import load
+from deploy.node.traces.set_up import of_moves, of_requests
+from objectstore.memory import MemoryStore
+from objectstore.ports import ObjectStore
+from stream.compaction.plan import CompactionConfig
+from stream.config import StreamConfig
+
+
+async def run_in_process(
+    plan: ClusterPlan,
+    stop: asyncio.Event,
+    ready: Callable[[Sequence[ProcessState]], None],
+) -> None:
+    """Serve until `stop`. Raises ClusterFailed when the controller ends by itself."""
+    store = MemoryStore()
+    async with AsyncExitStack() as stack:
+        controllers = [_controller(process, store, stack) for process in plan.of_role("controller")]
+        for controller in controllers:
+            stack.push_async_callback(controller.stop)
+        await asyncio.gather(*(controller.start() for controller in controllers))
+        brokers = await asyncio.gather(*(_start_broker(process, store, stack) for process in plan.of_role("broker")))
+        for broker in brokers:
+            stack.push_async_callback(broker.stop)
+        ready([_state(process.role, process.node_id, process.host, process.port) for process in plan.processes])
+        stopping = asyncio.ensure_future(stop.wait())
+        ends: list[asyncio.Future[Any]] = [stopping, *(broker.ended for broker in brokers)]
+        ends += [controller.failed for controller in controllers if controller.failed is not None]
+        await asyncio.wait(ends, return_when=asyncio.FIRST_COMPLETED)
+        if not stop.is_set():
+            stopping.cancel()
+            raise ClusterFailed("a node of the cluster ended by itself; its log is above")
+
+
+async def _start_broker(process: ProcessPlan, store: ObjectStore, stack: AsyncExitStack) -> Broker:
+    config = load("broker", process.node_arguments)
+    tracing = stack.enter_context(of_requests(config.part(ProcessConfig)))
+    return await Broker.start(config.part(BrokerConfig), store, config.part(StreamConfig), config.part(CompactionConfig), tracing=tracing)
+
+
+def _controller(process: ProcessPlan, store: ObjectStore, stack: AsyncExitStack) -> ControllerServer:
+    config = load("controller", process.node_arguments)
+    return ControllerServer(config.part(ControllerConfig), store, moved=stack.enter_context(of_moves(config.part(ProcessConfig))))
+
+
+def _state(role: str, node_id: int | None, host: str, port: int) -> ProcessState:
+    return ProcessState(role=role, node_id=node_id, pid=os.getpid(), host=host, port=port, phase="serving", starts=1)

@@ -1,0 +1,241 @@
+"""The S3 of a local cluster: moto's S3 backend behind a small threaded HTTP/1.1 server, in memory, gone with its process.
+
+Invariants: a conditional PUT is atomic (moto looks and writes in two steps, so writes take turns here, and LISTs, which break over a
+DELETE beside them; bodies arrive side by side); a PUT whose client dies in the middle leaves nothing; connections stay open between
+requests. werkzeug's server can not be used for that: after each answer it reads on for 10 ms and throws away what comes, which is the next
+request. Must not import moto's other services: they cost a second and 50 MB.
+`GET /-/counts` tells how many requests of each kind were served and how many bytes they carried.
+
+    python -m deploy.local.moto_store --bucket NAME [--fd LISTENING_SOCKET | [--host HOST] --port PORT]
+"""
+
+import argparse
+import gc
+import io
+import os
+import signal
+import socket
+import sys
+import threading
+from collections import Counter
+from collections.abc import Callable
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from importlib.util import find_spec
+from typing import TYPE_CHECKING, Any, Final
+from urllib.parse import unquote_to_bytes
+
+from deploy.errors import DeployError
+from deploy.node import lifeline
+
+if TYPE_CHECKING:
+    from wsgiref.types import WSGIApplication
+
+COUNTS_PATH: Final = "/-/counts"
+_OBJECT_IN_MEMORY_BYTES_MAX: Final = 1 << 30
+"""moto moves larger objects to temporary files, which would cost an 8 MiB PUT half its speed."""
+
+_SWITCH_INTERVAL_S: Final = 0.000_5
+"""A request gives up the interpreter's lock about ten times; each time it waits this long for a thread that computes. With Python's 5 ms
+PUTs took 200 ms instead of 4 while others were reading."""
+
+_NO_BODY: Final = frozenset({"204", "304"})
+
+Answer = tuple[str, list[tuple[str, str]], bytes]
+"""Status line, headers, body."""
+
+
+class Front:
+    """Counts, and lets writes through one at a time."""
+
+    def __init__(self, app: "WSGIApplication") -> None:
+        self._app = app
+        self._writing = threading.Lock()
+        self._counting = threading.Lock()
+        self._counts: Counter[str] = Counter()
+
+    def answer(self, method: str, environ: dict[str, Any], size_bytes: int) -> Answer:
+        if environ["PATH_INFO"] == COUNTS_PATH:
+            return self._answer_counts()
+        with self._counting:
+            self._counts[method] += 1
+            self._counts[f"{method}_bytes"] += size_bytes
+        if method not in {"PUT", "POST", "DELETE"} and "list-type=" not in environ["QUERY_STRING"]:
+            return self._call(environ)
+        with self._writing:
+            return self._call(environ)
+
+    def _call(self, environ: dict[str, Any]) -> Answer:
+        started: list[tuple[str, list[tuple[str, str]]]] = []
+
+        def start_response(status: str, headers: list[tuple[str, str]], _error: object = None, /) -> Callable[[bytes], object]:
+            started.append((status, headers))
+            return _write_nothing
+
+        chunks = self._app(environ, start_response)
+        body = b"".join(chunks)
+        close = getattr(chunks, "close", None)
+        if close is not None:
+            close()
+        return *started[0], body
+
+    def _answer_counts(self) -> Answer:
+        import msgspec
+
+        with self._counting:
+            return "200 OK", [("Content-Type", "application/json")], msgspec.json.encode(dict(self._counts))
+
+
+def _write_nothing(_data: bytes) -> None:
+    raise AssertionError("moto returns its bodies")
+
+
+def check_installed() -> None:
+    """Raise DeployError, with what to type, if moto or what its server needs is not installed."""
+    missing = next((name for name in ("moto", "flask", "flask_cors") if find_spec(name) is None), None)
+    if missing is not None:
+        raise DeployError(f'the local S3 server needs the package {missing}: pip install "penstock[local]"')
+
+
+def make_front(bucket: str) -> Front:
+    """moto's S3 with one bucket in it. Slow (about 1 s): it imports moto."""
+    os.environ.setdefault("MOTO_S3_DEFAULT_KEY_BUFFER_SIZE", str(_OBJECT_IN_MEMORY_BYTES_MAX))
+    from moto.moto_server.werkzeug_app import create_backend_app
+    from werkzeug.test import Client
+
+    app = create_backend_app("s3")
+    response = Client(app).put(f"/{bucket}", headers={"Host": "127.0.0.1"})
+    assert response.status_code == 200, response.data
+    return Front(app)
+
+
+def serve(front: Front, listening: socket.socket) -> None:
+    """Serve until the process ends. One thread for each connection."""
+    host, port = listening.getsockname()[:2]
+    handler = type("Handler", (_Handler,), {"front": front, "server_address": (host, port)})
+    server = _Server((host, port), handler, bind_and_activate=False)
+    server.socket.close()
+    server.socket = listening
+    sys.setswitchinterval(_SWITCH_INTERVAL_S)
+    gc.freeze()  # moto's requests leave cycles; with its modules to walk over, each full collection stopped the store for 150 ms
+    server.serve_forever(poll_interval=60)
+
+
+class _Server(ThreadingHTTPServer):
+    daemon_threads = True
+    block_on_close = False
+
+    def handle_error(self, request: object, client_address: object) -> None:
+        """Clients that are killed in the middle of a request are what this store is for; anything else is shown."""
+        if not isinstance(sys.exception(), ConnectionError | TimeoutError):
+            super().handle_error(request, client_address)  # type: ignore[arg-type]  # typeshed names the parameter's type privately
+
+
+class _Lines(io.BufferedReader):
+    """What a connection sends. has_ended: it ended where a line was wanted, which the standard library takes for the end of the headers."""
+
+    has_ended = False
+
+    def readline(self, size: int | None = -1, /) -> bytes:
+        line = super().readline(size)
+        self.has_ended = self.has_ended or not line.endswith(b"\n")
+        return line
+
+
+class _Handler(BaseHTTPRequestHandler):
+    """HTTP/1.1 with connections that stay open: the body is read whole before the answer, the answer goes out in one piece."""
+
+    protocol_version = "HTTP/1.1"
+    disable_nagle_algorithm = True
+    front: Front
+    server_address: tuple[str, int]
+
+    def setup(self) -> None:
+        super().setup()
+        self.rfile = self._lines = _Lines(self.rfile.detach())
+
+    def _answer(self) -> None:
+        if self._lines.has_ended:  # the client died in the middle of the headers: like S3, do nothing of it
+            self.close_connection = True
+            return
+        has_length = "Content-Length" in self.headers
+        if "Transfer-Encoding" in self.headers or (self.command in {"PUT", "POST"} and not has_length):
+            self.send_error(411, "Length Required")
+            self.close_connection = True
+            return
+        size_bytes = int(self.headers.get("Content-Length") or 0)
+        body = self.rfile.read(size_bytes) if size_bytes else b""
+        if len(body) < size_bytes:  # the client died: like S3, keep nothing of it
+            self.close_connection = True
+            return
+        status, headers, content = self.front.answer(self.command, self._environ(body), size_bytes)
+        lines = [f"HTTP/1.1 {status}", f"Date: {self.date_time_string()}", *(f"{name}: {value}" for name, value in headers)]
+        is_told = any(name.lower() == "content-length" for name, _ in headers)
+        if not is_told and status[:3] not in _NO_BODY:
+            lines.append(f"Content-Length: {len(content)}")
+        head = "\r\n".join((*lines, "", "")).encode("latin-1")
+        self.wfile.write(head if self.command == "HEAD" else head + content)
+
+    do_GET = do_HEAD = do_PUT = do_POST = do_DELETE = _answer
+
+    def _environ(self, body: bytes) -> dict[str, Any]:
+        path, _, query = self.path.partition("?")
+        host, port = self.server_address
+        environ: dict[str, Any] = {
+            "REQUEST_METHOD": self.command,
+            "SCRIPT_NAME": "",
+            "PATH_INFO": unquote_to_bytes(path).decode("latin-1"),
+            "QUERY_STRING": query,
+            "REQUEST_URI": self.path,
+            "RAW_URI": self.path,
+            "SERVER_NAME": host,
+            "SERVER_PORT": str(port),
+            "SERVER_PROTOCOL": self.request_version,
+            "REMOTE_ADDR": self.client_address[0],
+            "CONTENT_TYPE": self.headers.get("Content-Type", ""),
+            "CONTENT_LENGTH": str(len(body)),
+            "wsgi.version": (1, 0),
+            "wsgi.url_scheme": "http",
+            "wsgi.input": io.BytesIO(body),
+            "wsgi.errors": sys.stderr,
+            "wsgi.multithread": True,
+            "wsgi.multiprocess": False,
+            "wsgi.run_once": False,
+        }
+        for name, value in self.headers.items():
+            key = "HTTP_" + name.upper().replace("-", "_")
+            if key not in {"HTTP_CONTENT_TYPE", "HTTP_CONTENT_LENGTH"}:
+                environ[key] = f"{environ[key]},{value}" if key in environ else value
+        return environ
+
+    def log_message(self, format: str, *args: object) -> None:  # noqa: A002 - the base class's name
+        """Nothing: a line for each request costs time and floods the terminal."""
+
+
+def main(arguments: list[str] | None = None, leave: Callable[[int], None] = os._exit) -> None:
+    """Process entry. SIGTERM and SIGINT end it at once: there is nothing to save."""
+    lifeline.hold(os.environ)
+    parser = argparse.ArgumentParser(prog="python -m deploy.local.moto_store", allow_abbrev=False)
+    parser.add_argument("--bucket", required=True)
+    parser.add_argument("--fd", type=int, help="a socket that listens already")
+    parser.add_argument("--host", default="127.0.0.1", help="address to bind; 0.0.0.0 in containers")
+    parser.add_argument("--port", type=int, default=0)
+    asked = parser.parse_args(arguments)
+    try:
+        check_installed()
+    except DeployError as error:
+        sys.exit(f"error: {error}")
+    for number in (signal.SIGTERM, signal.SIGINT):
+        signal.signal(number, lambda _number, _frame: leave(0))
+    listening = socket.socket(fileno=asked.fd) if asked.fd is not None else listen(asked.port, asked.host)
+    serve(make_front(asked.bucket), listening)
+
+
+def listen(port: int, host: str = "127.0.0.1") -> socket.socket:
+    """A listening socket, for this machine only unless asked otherwise. Clients that connect before anybody serves it wait, not fail."""
+    listening = socket.create_server((host, port), backlog=256)
+    listening.set_inheritable(True)
+    return listening
+
+
+if __name__ == "__main__":
+    main()

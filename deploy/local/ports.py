@@ -1,0 +1,65 @@
+"""Finding ports: those that were asked for must be free, the others are looked for where the kernel does not hand them out by itself.
+
+Invariant: nothing is started before every port was tried. A port found free may be taken a moment later; the process then says so.
+"""
+
+import errno
+import socket
+from random import Random
+from typing import Final
+
+from deploy.errors import DeployError, PortTaken, UsageError
+from deploy.local.plan import (
+    ClusterOptions,
+    Ports,
+    broker_ports,
+    controller_ports,
+)
+
+_FREE_RANGE: Final = (20_000, 32_000)
+"""Below Linux's ephemeral ports: a client's connection must not sit on the port of a broker that is being restarted."""
+
+_TRIES_MAX: Final = 200
+
+
+def find_ports(options: ClusterOptions, rng: Random) -> Ports:
+    """Raises PortTaken with the flag that chooses another one."""
+    if options.port and options.port + options.brokers - 1 > 65_535:
+        raise UsageError(f"--port {options.port} leaves no room for {options.brokers} brokers: ports end at 65535")
+    taken: set[int] = set()
+    brokers = [_claim(options.host, port, "--port", taken, rng) for port in broker_ports(options)]
+    if options.controller_port and options.controller_port + options.controllers - 1 > 65_535:
+        raise UsageError(f"--controller-port {options.controller_port} leaves no room for {options.controllers} controllers")
+    controllers = [_claim(options.host, port, "--controller-port", taken, rng) for port in controller_ports(options)]
+    store = _claim("127.0.0.1", options.store_port, "--store-port", taken, rng) if options.store == "moto" else 0
+    return Ports(tuple(brokers), tuple(controllers), store)
+
+
+def is_free(host: str, port: int) -> bool:
+    """Raises DeployError if the address is not one of this machine's."""
+    family = socket.AF_INET6 if ":" in host else socket.AF_INET
+    with socket.socket(family, socket.SOCK_STREAM) as probe:
+        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        try:
+            probe.bind((host, port))
+        except OSError as error:
+            if error.errno == errno.EADDRINUSE:
+                return False
+            raise DeployError(f"can not listen on {host}:{port}: {error.strerror}") from None
+    return True
+
+
+def _claim(host: str, port: int, flag: str, taken: set[int], rng: Random) -> int:
+    if port:
+        if port in taken:
+            raise UsageError(f"{flag} {port} is also a port of another process of this cluster")
+        if not is_free(host, port):
+            raise PortTaken(host, port, flag)
+        taken.add(port)
+        return port
+    for _ in range(_TRIES_MAX):
+        candidate = rng.randrange(*_FREE_RANGE)
+        if candidate not in taken and is_free(host, candidate):
+            taken.add(candidate)
+            return candidate
+    raise DeployError(f"no free port found on {host} between {_FREE_RANGE[0]} and {_FREE_RANGE[1]}; name one with {flag}")

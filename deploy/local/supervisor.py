@@ -1,0 +1,240 @@
+"""Starts the processes of a plan, watches them, starts dead ones again, stops all.
+
+Invariants: every process is a group of its own (Ctrl-C reaches the supervisor alone, which stops the others in order) and dies with the
+supervisor (`deploy.node.lifeline`); `run` returns only when no process of ours is left. Must not know what the processes do, except that
+brokers answer when they serve, and that a store which died took its contents along.
+"""
+
+import asyncio
+import os
+import signal
+import socket
+import subprocess
+import sys
+from collections.abc import Callable, Coroutine, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Final
+
+from deploy.clients.state_file import Phase, ProcessState
+from deploy.errors import ClusterFailed
+from deploy.local import bytecode
+from deploy.local.ping import is_serving
+from deploy.local.plan import ClusterPlan, ProcessPlan
+from deploy.node import lifeline
+
+START_TIMEOUT_S: Final = 60.0
+STOP_TIMEOUT_S: Final = 8.0
+"""For the brokers to leave in order, above what they allow themselves; then SIGKILL, which a paused process obeys as well."""
+
+RESTART_FIRST_S: Final = 1.0
+"""A second of CPU goes into a process's start: on a small machine it would hold up those who take over what the dead one led."""
+
+RESTART_MAX_S: Final = 5.0
+STEADY_S: Final = 10.0
+"""A process that lived this long is restarted without the delay that earlier failures had earned it."""
+
+_PING_INTERVAL_S: Final = 0.03
+_LOOK_INTERVAL_S: Final = 1.0
+"""How often processes are looked at besides SIGCHLD, which may get lost under load."""
+
+
+def restart_delay_s(failures: int) -> float:
+    """Doubles with each failure in a row, from 1 s to 5 s."""
+    return min(RESTART_FIRST_S * 2.0**failures, RESTART_MAX_S)
+
+
+def describe_end(code: int) -> str:
+    """A return code in words."""
+    return f"was killed by {signal.Signals(-code).name}" if code < 0 else f"ended with exit code {code}"
+
+
+@dataclass(slots=True, eq=False)
+class _Child:
+    plan: ProcessPlan
+    process: subprocess.Popen[bytes] | None = None
+    phase: Phase = "stopped"
+    starts: int = 0
+    failures: int = 0
+    started_at: float = 0.0
+
+    def state(self) -> ProcessState:
+        pid = None if self.process is None else self.process.pid
+        plan = self.plan
+        return ProcessState(
+            role=plan.role, node_id=plan.node_id, pid=pid, host=plan.host, port=plan.port, phase=self.phase, starts=self.starts
+        )
+
+
+class Supervisor:
+    """store_socket: where the store listens; handed over to it at its start, so that nobody meets a closed port.
+
+    on_change: called after each start, first answer and end. say: for the line that tells a person about it.
+    """
+
+    def __init__(
+        self,
+        plan: ClusterPlan,
+        environment: Mapping[str, str],
+        store_socket: socket.socket | None,
+        on_change: Callable[[Sequence[ProcessState]], None],
+        say: Callable[[str], None],
+    ) -> None:
+        self._plan = plan
+        self._environment = bytecode.environment(environment) | {lifeline.PARENT_VARIABLE: str(os.getpid())}
+        self._store_socket = store_socket
+        self._on_change = on_change
+        self._say = say
+        self._children = [_Child(process) for process in plan.processes]
+        self._tasks: set[asyncio.Task[None]] = set()
+        self._is_ready = False
+        self._is_stopping = False
+        self._is_hurried = asyncio.Event()
+        self._failed: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+
+    async def run(self, stop: asyncio.Event, ready: Callable[[], None]) -> None:
+        """Until `stop` is set. `ready` is called once, when every broker serves. Raises ClusterFailed; everything is stopped then, too."""
+        loop = asyncio.get_running_loop()
+        loop.add_signal_handler(signal.SIGCHLD, self._look)
+        try:
+            for child in self._children:
+                self._start(child)
+            self._spawn(self._keep_looking())
+            self._spawn(self._wait_until_ready(ready))
+            stopping = loop.create_task(stop.wait())
+            await asyncio.wait((stopping, self._failed), return_when=asyncio.FIRST_COMPLETED)
+            stopping.cancel()
+            if self._failed.done():
+                self._failed.result()
+        finally:
+            await self._stop_all()
+            loop.remove_signal_handler(signal.SIGCHLD)
+
+    def hurry(self) -> None:
+        """Do not wait for anybody to leave in order any more."""
+        self._is_hurried.set()
+
+    # --- start ---------------------------------------------------------------------------------------------------------------------------
+
+    def _start(self, child: _Child) -> None:
+        hands_over = child.plan.role == "store" and self._store_socket is not None
+        inherited = (self._store_socket.fileno(),) if hands_over and self._store_socket is not None else ()
+        fd = ("--fd", str(inherited[0])) if inherited else ()
+        child.process = subprocess.Popen(  # noqa: S603 - our own modules, no shell
+            (sys.executable, "-P", *child.plan.arguments, *fd),
+            stdin=subprocess.DEVNULL,
+            stdout=sys.stderr,
+            env=self._environment,
+            pass_fds=inherited,
+            process_group=0,
+        )
+        if self._store_socket is not None and inherited:
+            self._store_socket.close()
+        child.phase = "starting"
+        child.starts += 1
+        child.started_at = asyncio.get_running_loop().time()
+        self._changed()
+        self._spawn(self._watch_start(child, child.process))
+
+    async def _watch_start(self, child: _Child, process: subprocess.Popen[bytes]) -> None:
+        plan = child.plan
+        while plan.role == "broker" and not await is_serving(plan.host, plan.port):
+            if child.process is not process:
+                return
+            await asyncio.sleep(_PING_INTERVAL_S)
+        if child.process is process:
+            child.phase = "serving"
+            self._changed()
+            if self._is_ready and plan.role == "broker":
+                self._say(f"{plan.name} (pid {process.pid}) serves again")
+
+    async def _wait_until_ready(self, ready: Callable[[], None]) -> None:
+        deadline = asyncio.get_running_loop().time() + START_TIMEOUT_S
+        while any(child.phase != "serving" for child in self._children):
+            if asyncio.get_running_loop().time() > deadline:
+                waiting = ", ".join(child.plan.name for child in self._children if child.phase != "serving")
+                self._fail(f"not ready after {START_TIMEOUT_S:.0f} s: {waiting}; look at the log above, or add --log-level info")
+                return
+            await asyncio.sleep(_PING_INTERVAL_S)
+        self._is_ready = True
+        ready()
+
+    # --- watch ---------------------------------------------------------------------------------------------------------------------------
+
+    async def _keep_looking(self) -> None:
+        while True:
+            await asyncio.sleep(_LOOK_INTERVAL_S)
+            self._look()
+
+    def _look(self) -> None:
+        for child in self._children:
+            process = child.process
+            if process is not None and (code := process.poll()) is not None:
+                child.process = None
+                child.phase = "stopped"
+                self._changed()
+                if not self._is_stopping:
+                    self._ended(child, process.pid, code)
+
+    def _ended(self, child: _Child, pid: int, code: int) -> None:
+        told = f"{child.plan.name} (pid {pid}) {describe_end(code)}"
+        if not self._is_ready:
+            self._fail(f"{told} before the cluster was ready; its log is above")
+        elif child.plan.role == "store":
+            self._fail(f"{told}, and everything in it is gone")
+        elif not self._plan.restart:
+            self._say(f"{told}; it stays down (--no-restart)")
+        else:
+            lived_s = asyncio.get_running_loop().time() - child.started_at
+            child.failures = 0 if lived_s >= STEADY_S else child.failures + 1
+            delay_s = restart_delay_s(max(child.failures - 1, 0))
+            self._say(f"{told}; starting it again" + (f" in {delay_s:.1f} s" if delay_s >= 0.5 else ""))
+            self._spawn(self._restart(child, delay_s))
+
+    async def _restart(self, child: _Child, delay_s: float) -> None:
+        await asyncio.sleep(delay_s)
+        if not self._is_stopping and child.process is None:
+            self._start(child)
+
+    def _fail(self, why: str) -> None:
+        if not self._failed.done():
+            self._failed.set_exception(ClusterFailed(why))
+
+    def _changed(self) -> None:
+        self._on_change([child.state() for child in self._children])
+
+    def _spawn(self, work: Coroutine[object, object, None]) -> None:
+        task = asyncio.get_running_loop().create_task(work)
+        self._tasks.add(task)
+        task.add_done_callback(self._task_over)
+
+    def _task_over(self, task: asyncio.Task[None]) -> None:
+        self._tasks.discard(task)
+        error = None if task.cancelled() else task.exception()
+        if error is not None and not self._failed.done():
+            self._failed.set_exception(error)
+
+    # --- stop ----------------------------------------------------------------------------------------------------------------------------
+
+    async def _stop_all(self) -> None:
+        self._is_stopping = True
+        for task in list(self._tasks):
+            task.cancel()
+        for role in ("broker", "controller", "store"):
+            await self._stop([child for child in self._children if child.plan.role == role])
+        if self._store_socket is not None:
+            self._store_socket.close()
+
+    async def _stop(self, children: list[_Child]) -> None:
+        deadline = asyncio.get_running_loop().time() + (0.0 if self._failed.done() else STOP_TIMEOUT_S)
+        _signal(children, signal.SIGTERM)
+        while any(child.process for child in children):
+            if self._is_hurried.is_set() or asyncio.get_running_loop().time() > deadline:
+                _signal(children, signal.SIGKILL)
+            await asyncio.sleep(0.02)
+            self._look()
+
+
+def _signal(children: list[_Child], number: signal.Signals) -> None:
+    for child in children:
+        if child.process is not None:
+            child.process.send_signal(number)

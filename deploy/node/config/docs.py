@@ -1,0 +1,138 @@
+"""The definition as text: `docs/reference/configuration.md` and the `--help` of a node.
+
+Invariant: pure and repeatable; the file in `docs/` is this output, byte for byte (a test compares).
+"""
+
+import re
+from collections.abc import Iterable, Iterator
+from typing import Any, Final
+
+from base.settings import (
+    Field,
+    Kind,
+    allowed_briefly,
+    fields_of,
+    shown,
+)
+from broker.config import BrokerConfig
+from controller.config import ControllerConfig
+from controller.metadata.topic_configs import TOPIC_CONFIGS
+from deploy.node.config.definition import (
+    PARTS,
+    ProcessConfig,
+    Role,
+    flag_of,
+    settings_of,
+    variable_of,
+)
+from stream.compaction.plan import CompactionConfig
+from stream.config import LOCAL_STORE_DEFAULTS, StreamConfig
+
+_TITLES: Final[dict[type[Any], str]] = {
+    ProcessConfig: "Every process",
+    BrokerConfig: "Brokers",
+    StreamConfig: "Brokers: WAL, caches and uploads",
+    CompactionConfig: "Brokers: compaction",
+    ControllerConfig: "Controllers",
+}
+
+_HEAD: Final = """\
+# Configuration
+
+<!-- Written by `penstock config docs`; do not edit. -->
+
+Every setting is a flag (`--num-partitions 3`, or `--set num.partitions=3`), a variable (`PENSTOCK_NUM_PARTITIONS=3`) or a key of a TOML file (`--config FILE`, `PENSTOCK_CONFIG`).
+Flags take precedence over variables, variables over the file, and the file over defaults.
+An unknown key is an error that names the nearest setting.
+`penstock config show --role broker` prints the effective values and their sources, and takes the same options as `penstock broker`.
+`penstock config schema` writes a JSON schema.
+
+```toml
+store = "s3://my-bucket?region=eu-central-1"       # at the top: for every role that has the setting
+controller.quorum.bootstrap.servers = ["c0:9093", "c1:9093", "c2:9093"]
+
+[broker]                                           # for brokers alone; wins over the top
+listeners = "PLAINTEXT://0.0.0.0:9092"
+advertised.listeners = "PLAINTEXT://{pod}.brokers:9092"
+log.cache.max.bytes = "512MiB"
+```
+
+Durations are milliseconds, or numbers with `ms`, `s`, `min`, `h`, `d`.
+Sizes are bytes, or numbers with `KiB`, `MiB`, `GiB` (or `kB`, `MB`, `GB`).
+Lists are separated by commas, or are TOML arrays.
+Settings of processes take effect at their next start, configs of topics at once.
+"""
+
+_TOPICS: Final = """\
+Set with Kafka's tools (`kafka-configs`, `alter_configs`), or when the topic is created; they take effect at once.
+"""
+
+
+def markdown() -> str:
+    """docs/reference/configuration.md."""
+    lines = [_HEAD]
+    done: set[type[Any]] = set()
+    for part in (part for parts in PARTS.values() for part in parts):
+        if part not in done:
+            done.add(part)
+            lines += [f"## {_TITLES[part]}\n", "| setting | default | allowed | meaning |", "|---|---|---|---|"]
+            lines += [*_rows(fields_of(part)), ""]
+    lines += ["## Topics\n", _TOPICS, "| config | default | allowed | meaning |", "|---|---|---|---|"]
+    lines += [
+        f"| `{config.name}` | {_code(config.default)} | {_cell(config.allowed)} | {_cell(config.doc)} |"
+        for config in TOPIC_CONFIGS.values()
+    ]
+    return "\n".join(lines) + "\n"
+
+
+def _rows(fields: Iterable[Field]) -> Iterator[str]:
+    for field in fields:
+        yield f"| `{field.name}` | {_default(field)} | {_cell(allowed_briefly(field.setting))} | {_cell(field.doc)} |"
+
+
+def _default(field: Field) -> str:
+    if field.required:
+        return "required"
+    text = _code(shown(field.setting, field.default))
+    if field.setting.name in _local_names():
+        return f"{text}; over memory and files {_code(str(LOCAL_STORE_DEFAULTS[field.field]))}"
+    return text
+
+
+def _local_names() -> set[str]:
+    return {field.name for field in fields_of(StreamConfig) if field.field in LOCAL_STORE_DEFAULTS}
+
+
+def _code(text: str) -> str:
+    return f"`{text}`" if text else "none"
+
+
+def _cell(text: str) -> str:
+    return text.replace("|", "\\|")
+
+
+def help_text(role: Role) -> str:
+    """What `penstock broker --help` shows: every setting with the first sentence about it."""
+    commands = ["Or: penstock controller status|add|remove|transfer, each with --help: show and change the quorum.", ""]
+    example = "num.partitions"
+    lines = [
+        f"Usage: penstock {role} --store URL [--config FILE] [--SETTING VALUE ...] [--set SETTING=VALUE ...]",
+        "",
+        *(commands if role == "controller" else ()),
+        f"Run one {role}. Every setting is a flag ({flag_of(example)}), a variable ({variable_of(example)}) or a key of the TOML file",
+        f"({example}), at its top or in a table [{role}]; flags win over variables, variables over the file.",
+        f"`penstock config show --role {role}` shows what counts, docs/reference/configuration.md tells more about each.",
+        "",
+        "  --config FILE (PENSTOCK_CONFIG)",
+    ]
+    for field in settings_of(role).values():
+        kind = field.setting.kind
+        form = "|".join(field.setting.choices) if kind is Kind.ENUM else kind.value.upper()
+        default = "(required)" if field.required else f"(default: {shown(field.setting, field.default) or 'none'})"
+        lines += [f"  {flag_of(field.name)} {form}  {default}", f"      {first_sentence(field.doc)}"]
+    return "\n".join(lines)
+
+
+def first_sentence(doc: str) -> str:
+    """Up to the first full stop that ends a sentence."""
+    return re.split(r"(?<=[A-Za-z0-9`)]{2}\.)\s+(?=[A-Z{\-0-9])", doc, maxsplit=1)[0]

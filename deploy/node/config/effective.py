@@ -1,0 +1,158 @@
+"""The values that count for one role: flags over variables over the file over defaults, each with where it comes from.
+
+Invariant: an `Effective` that exists can be built: every value was parsed, is within its limits, and fits the others.
+Must not read files or the environment; `deploy.node.config.load` does.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, Final, TypeVar, cast
+
+from base.listeners import expand, uses
+from base.settings import (
+    Field,
+    Kind,
+    SettingInvalid,
+    fields_of,
+    parse,
+    renamed,
+    text_of,
+)
+from base.settings import shown as shown_value
+from controller.api.errors import InvalidConfig
+from deploy.errors import UsageError
+from deploy.node.config.definition import (
+    PARTS,
+    Role,
+    flag_of,
+    settings_of,
+    variable_of,
+)
+from deploy.node.config.sources import Given
+from objectstore.config import S3Config
+from objectstore.errors import InvalidStoreUrl
+from objectstore.url import parse_store_url, redact_url
+from stream.config import LOCAL_STORE_DEFAULTS, StreamConfig
+
+DEFAULT: Final = "default"
+LOCAL_DEFAULT: Final = "default over memory and files"
+MISSING: Final = "missing"
+_T = TypeVar("_T")
+
+
+@dataclass(frozen=True, slots=True)
+class Value:
+    """place: DEFAULT, LOCAL_DEFAULT, or where it was given."""
+
+    field: Field
+    value: object
+    place: str
+
+    @property
+    def shown(self) -> str:
+        """For people, without secrets."""
+        text = shown_value(self.field.setting, self.value)
+        return redact_url(text) if self.field.setting.kind is Kind.STORE else text
+
+    @property
+    def text(self) -> str:
+        """For tools, without secrets."""
+        text = text_of(self.field.setting, self.value)
+        return redact_url(text) if self.field.setting.kind is Kind.STORE else text
+
+
+@dataclass(frozen=True, slots=True)
+class Effective:
+    """values: by the settings' names, in the order of the definition. parts: the role's config objects by their classes."""
+
+    role: Role
+    values: dict[str, Value]
+    parts: dict[type[Any], Any]
+
+    def part(self, config_type: type[_T]) -> _T:
+        """The config object of this class."""
+        return cast("_T", self.parts[config_type])
+
+
+def resolve(role: Role, given: Mapping[str, Given], names: Mapping[str, str | int], *, complete: bool = True) -> Effective:
+    """given: by the settings' names, the weightiest already chosen. names: what `{pod}` and `{ordinal}` stand for. Raises UsageError.
+
+    complete: whether all that is required must be there; without it the objects that need it are not built.
+    """
+    values: dict[str, Value] = {}
+    for name, field in settings_of(role).items():
+        if name in given:
+            values[name] = Value(field, _parsed(field, given[name], names), given[name].place)
+        elif field.required and complete:
+            raise UsageError(_missing(field))
+        else:
+            values[name] = Value(field, field.default, MISSING if field.required else DEFAULT)
+    if values["store"].place != MISSING and not isinstance(_parsed_store(values["store"]), S3Config):
+        _take_local_defaults(role, values)
+    buildable = [part for part in PARTS[role] if all(values[field.name].place != MISSING for field in fields_of(part))]
+    return Effective(role, values, {part: _built(part, values) for part in buildable})
+
+
+def _built(config_type: type[_T], values: Mapping[str, Value]) -> _T:
+    try:
+        return config_type(**{field.field: values[field.name].value for field in fields_of(config_type)})
+    except (SettingInvalid, InvalidConfig) as error:
+        raise UsageError(_refused(config_type, error, values)) from None
+    except ValueError as error:
+        raise UsageError(_renamed(config_type, str(error))) from None
+
+
+def _parsed(field: Field, given: Given, names: Mapping[str, str | int]) -> object:
+    try:
+        value = given.value
+        if field.setting.templates:
+            value = _expanded(field, value, names)
+        return parse(field.setting, value)
+    except SettingInvalid as error:
+        raise UsageError(f"{given.place}: {field.name}={_quoted(field, given.value)} is not allowed: {error.allowed}") from None
+
+
+def _expanded(field: Field, value: object, names: Mapping[str, str | int]) -> object:
+    if isinstance(value, str):
+        if "ordinal" not in names and uses([value], "ordinal"):
+            raise SettingInvalid(field.name, value, f"{{ordinal}} needs a host name that ends in a number; this one is {names['pod']!r}")
+        return expand(field.name, value, names)
+    if isinstance(value, list):
+        return [_expanded(field, part, names) for part in cast("list[object]", value)]
+    return value
+
+
+def _parsed_store(store: Value) -> object:
+    try:
+        return parse_store_url(str(store.value))
+    except InvalidStoreUrl as error:
+        raise UsageError(f"{store.place}: {error}") from None
+
+
+def _take_local_defaults(role: Role, values: dict[str, Value]) -> None:
+    if StreamConfig not in PARTS[role]:
+        return
+    for field in fields_of(StreamConfig):
+        if field.field in LOCAL_STORE_DEFAULTS and values[field.name].place == DEFAULT:
+            values[field.name] = Value(field, LOCAL_STORE_DEFAULTS[field.field], LOCAL_DEFAULT)
+
+
+def _missing(field: Field) -> str:
+    form = " URL (s3://BUCKET?endpoint=URL or file:DIR)" if field.setting.kind is Kind.STORE else ""
+    return f"{field.name} is missing: give {flag_of(field.name)}{form}, {variable_of(field.name)}, or {field.name} in the file"
+
+
+def _refused(config_type: type[Any], error: SettingInvalid | InvalidConfig, values: Mapping[str, Value]) -> str:
+    field = next((field for field in fields_of(config_type) if field.field == error.name), None)
+    if field is None:
+        return _renamed(config_type, str(error))
+    value = error.value if isinstance(error.value, str) else text_of(field.setting, error.value)
+    return f"{values[field.name].place}: {field.name}={value!r} is not allowed: {_renamed(config_type, error.allowed)}"
+
+
+def _renamed(config_type: type[Any], text: str) -> str:
+    return renamed({field.field: field.name for field in fields_of(config_type)}, text)
+
+
+def _quoted(field: Field, value: object) -> str:
+    return repr(redact_url(str(value)) if field.setting.kind is Kind.STORE else value)

@@ -1,0 +1,53 @@
+"""Reads what a process was given: its arguments, the environment, the file that one of them names, and the host's name."""
+
+import os
+import socket
+import tomllib
+from collections.abc import Mapping, Sequence
+
+from base.listeners import pod_values
+from deploy.errors import UsageError
+from deploy.node.config.definition import Role
+from deploy.node.config.effective import Effective, resolve
+from deploy.node.config.sources import (
+    CONFIG_VARIABLE,
+    Given,
+    from_environment,
+    from_file,
+    from_flags,
+)
+
+
+def load(
+    role: Role,
+    arguments: Sequence[str],
+    environment: Mapping[str, str] = os.environ,
+    *,
+    hostname: str | None = None,
+    complete: bool = True,
+) -> Effective:
+    """The configuration of one process. complete: see `resolve`. Raises UsageError for whatever can not be used."""
+    flags = from_flags(role, arguments)
+    given = given_beside_flags([role], environment, flags.config) | flags.given
+    return resolve(role, given, pod_values(socket.gethostname() if hostname is None else hostname), complete=complete)
+
+
+def given_beside_flags(roles: Sequence[Role], environment: Mapping[str, str], path: str = "") -> dict[str, Given]:
+    """What the environment and the file have for these roles. path: of the file, if a flag named one."""
+    path = path or environment.get(CONFIG_VARIABLE, "")
+    content: Mapping[str, object] = read_file(path) if path else {}
+    given: dict[str, Given] = {}
+    for role in roles:
+        given |= from_file(role, content, path) | from_environment(role, environment)
+    return given
+
+
+def read_file(path: str) -> Mapping[str, object]:
+    """The TOML file. Raises UsageError if it is none."""
+    try:
+        with open(path, "rb") as file:
+            return tomllib.load(file)
+    except OSError as error:
+        raise UsageError(f"config file {path}: {error.strerror}") from None
+    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+        raise UsageError(f"config file {path} is not TOML: {error}") from None

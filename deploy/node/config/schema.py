@@ -1,0 +1,57 @@
+"""The definition as a JSON schema: the `config` of a chart's values, with an object for each role and the settings' names as keys.
+
+Invariant: what the schema accepts differs from what a process accepts only in what a schema can not say (values that must fit others).
+"""
+
+from typing import Any, Final
+
+from base.settings import Field, Kind, text_of
+from deploy.node.config.definition import ROLES, Role, settings_of
+from deploy.node.config.docs import first_sentence
+
+DRAFT: Final = "http://json-schema.org/draft-07/schema#"
+"""What Helm reads."""
+_DURATION: Final = r"^-?[0-9][0-9_]*(\.[0-9]+)?\s*(ms|s|min|h|d)?$"
+_SIZE: Final = r"^-?[0-9][0-9_]*(\.[0-9]+)?\s*(B|kB|MB|GB|KiB|MiB|GiB|TiB)?$"
+
+
+def schema() -> dict[str, Any]:
+    """A whole document; a chart takes its `properties.config`."""
+    roles = {role: role_schema(role) for role in ROLES}
+    config = {"type": "object", "additionalProperties": False, "properties": roles}
+    return {"$schema": DRAFT, "title": "Penstock configuration", "type": "object", "properties": {"config": config}}
+
+
+def role_schema(role: Role) -> dict[str, Any]:
+    """The settings of one role. Nothing is required: a chart gives the store and the controllers by itself."""
+    properties = {field.name: _property(field) for field in settings_of(role).values()}
+    return {"type": "object", "additionalProperties": False, "properties": properties}
+
+
+def _property(field: Field) -> dict[str, Any]:
+    found: dict[str, Any] = {"description": first_sentence(field.doc)} | _type(field)
+    if not field.required and field.default is not None:
+        default = field.default
+        found["default"] = default if isinstance(default, bool | int) else text_of(field.setting, default)
+    return found
+
+
+def _type(field: Field) -> dict[str, Any]:
+    setting = field.setting
+    limits = {"minimum": setting.low, "maximum": setting.high}
+    number: dict[str, Any] = {"type": "integer"} | {name: limit for name, limit in limits.items() if limit is not None}
+    match setting.kind:
+        case Kind.BOOL:
+            return {"type": "boolean"}
+        case Kind.ENUM:
+            return {"enum": list(setting.choices)}
+        case Kind.INT:
+            return {"anyOf": [number, {"type": "string", "pattern": r"\{[a-z]+(\+[0-9]+)?\}"}]} if setting.templates else number
+        case Kind.DURATION:
+            return {"anyOf": [number, {"type": "string", "pattern": _DURATION}]}
+        case Kind.BYTES:
+            return {"anyOf": [number, {"type": "string", "pattern": _SIZE}]}
+        case Kind.LIST | Kind.LISTENERS:
+            return {"anyOf": [{"type": "string"}, {"type": "array", "items": {"type": "string"}}]}
+        case _:
+            return {"type": "string"}

@@ -1,0 +1,149 @@
+"""What was given for one role, by flags, by variables and in a TOML file: each value with the place where it stood.
+
+Invariant: nothing that was given is silently dropped. A flag, variable or key that no setting has is an error that names the nearest one;
+one that only another role has is an error where it is meant for this role, and left alone in what roles share.
+Pure: arguments, environment and parsed file are parameters. Must not judge values.
+"""
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Final, cast
+
+from deploy.errors import UnknownSetting, UsageError
+from deploy.node.config.definition import (
+    ROLES,
+    Role,
+    flag_of,
+    roles_with,
+    settings_of,
+    variable_of,
+)
+
+PREFIX: Final = "PENSTOCK_"
+CONFIG_FLAG: Final = "--config"
+CONFIG_VARIABLE: Final = "PENSTOCK_CONFIG"
+SET_FLAG: Final = "--set"
+
+FOREIGN_VARIABLES: Final = frozenset({"BOOTSTRAP", "CONTROLLER", "STATE_FILE", "SUPERVISOR_PID", "CONFIG", "WAREHOUSE", "CATALOG_URI"})
+"""Variables of the command line; a node does not look at them."""
+
+
+@dataclass(frozen=True, slots=True)
+class Given:
+    """value: as it was written. place: as a message names it."""
+
+    value: object
+    place: str
+
+
+@dataclass(frozen=True, slots=True)
+class Flags:
+    """given: by the settings' names. config: the file that was named, empty for none."""
+
+    given: dict[str, Given]
+    config: str = ""
+
+
+def from_flags(role: Role, arguments: Sequence[str]) -> Flags:
+    """`--num-partitions 3`, `--num-partitions=3` or `--set num.partitions=3`; what is given twice counts last."""
+    known = {flag_of(name): name for name in settings_of(role)}
+    given: dict[str, Given] = {}
+    config = ""
+    rest = list(arguments)
+    while rest:
+        flag, has_value, value = rest.pop(0).partition("=")
+        if flag not in known and flag not in {CONFIG_FLAG, SET_FLAG}:
+            raise _unknown_flag(role, flag, [*known, CONFIG_FLAG, SET_FLAG])
+        if not has_value:
+            if not rest:
+                raise UsageError(f"{flag} needs a value")
+            value = rest.pop(0)
+        if flag == CONFIG_FLAG:
+            config = value
+        elif flag == SET_FLAG:
+            name, value = _assignment(role, value)
+            given[name] = Given(value, f"{SET_FLAG} {name}")
+        else:
+            given[known[flag]] = Given(value, flag)
+    return Flags(given, config)
+
+
+def _unknown_flag(role: Role, flag: str, known: Sequence[str]) -> UsageError:
+    if not flag.startswith("-"):
+        return UsageError(f"unexpected argument {flag!r}")
+    for other in ROLES:
+        if flag in map(flag_of, settings_of(other)):
+            return UsageError(f"command line: {flag} is a setting of the {other}, not of the {role}")
+    return UnknownSetting(flag, "command line", known)
+
+
+def _assignment(role: Role, text: str) -> tuple[str, str]:
+    name, equals, value = text.partition("=")
+    if not equals:
+        raise UsageError(f"{SET_FLAG} {text!r} is not allowed: KEY=VALUE, as in {SET_FLAG} num.partitions=3")
+    _check_known(role, name.strip(), f"{SET_FLAG}")
+    return name.strip(), value
+
+
+def check_assignment(text: str) -> None:
+    """KEY=VALUE with a key that some role has, or UsageError."""
+    name = text.partition("=")[0].strip()
+    owners = roles_with(name)
+    if not owners:
+        raise UnknownSetting(name, SET_FLAG, sorted({known for role in ROLES for known in settings_of(role)}))
+    _assignment(owners[0], text)
+
+
+def _check_known(role: Role, name: str, place: str) -> None:
+    if name in settings_of(role):
+        return
+    others = roles_with(name)
+    if others:
+        raise UsageError(f"{place}: {name} is a setting of the {others[0]}, not of the {role}")
+    raise UnknownSetting(name, place, list(settings_of(role)))
+
+
+def from_environment(role: Role, environment: Mapping[str, str]) -> dict[str, Given]:
+    """`PENSTOCK_NUM_PARTITIONS`. Variables that Kubernetes makes up for services whose names begin with penstock are not ours."""
+    known = {variable_of(name): name for each in ROLES for name in settings_of(each)}
+    given: dict[str, Given] = {}
+    for variable, value in environment.items():
+        key = variable.removeprefix(PREFIX)
+        if key == variable or key in FOREIGN_VARIABLES or _is_service_link(key, value):
+            continue
+        if variable not in known:
+            raise UnknownSetting(variable, "environment", list(known))
+        if known[variable] in settings_of(role):
+            given[known[variable]] = Given(value, f"variable {variable}")
+    return given
+
+
+def _is_service_link(key: str, value: str) -> bool:
+    return value.startswith(("tcp://", "udp://")) or "SERVICE_HOST" in key or "SERVICE_PORT" in key or "_TCP_" in key or "_UDP_" in key
+
+
+def from_file(role: Role, content: Mapping[str, object], path: str) -> dict[str, Given]:
+    """Keys at the top are for every role that has them; those in a table named as the role are for it alone, and win."""
+    shared: dict[str, Given] = {}
+    own: dict[str, Given] = {}
+    for key, value in _flattened(content):
+        if roles_with(key):
+            if key in settings_of(role):
+                shared[key] = Given(value, path)
+            continue
+        owner, _, name = key.partition(".")
+        if owner not in ROLES or not name:
+            raise UnknownSetting(key, path, sorted({name for each in ROLES for name in settings_of(each)}))
+        _check_known(owner, name, f"{path}, [{owner}]")
+        if owner == role:
+            own[name] = Given(value, f"{path}, [{role}]")
+    return shared | own
+
+
+def _flattened(table: Mapping[str, object], before: str = "") -> Iterator[tuple[str, object]]:
+    """`num.partitions = 3` is a table in a table for TOML."""
+    for key, value in table.items():
+        if isinstance(value, Mapping):
+            yield from _flattened(cast("Mapping[str, object]", value), f"{before}{key}.")
+        else:
+            yield f"{before}{key}", value

@@ -1,0 +1,141 @@
+"""`/startz`, `/livez` and `/readyz` over HTTP, for the probes of orchestrators and for `curl`; `/metrics` comes from `deploy.node.metrics`.
+
+Invariants: 200 means yes, 503 means no and says why, one reason a line. A request has `REQUEST_TIMEOUT_S` and `REQUEST_BYTES_MAX`, and
+there are at most `CONNECTIONS_MAX`; what is beyond is closed, so that nobody slows a node down by asking. One answer per connection.
+Must not know brokers or controllers: `base.health.Health` says what there is to say.
+"""
+
+import asyncio
+from collections.abc import AsyncGenerator, Awaitable, Callable
+from contextlib import AbstractAsyncContextManager, asynccontextmanager
+from typing import Final
+
+import structlog
+
+from base.health import Health, ServeHealth
+from deploy.errors import PortTaken
+
+REQUEST_TIMEOUT_S: Final = 10.0
+REQUEST_BYTES_MAX: Final = 8 << 10
+CONNECTIONS_MAX: Final = 64
+
+_log = structlog.get_logger()
+_REASONS: Final = {200: "OK", 400: "Bad Request", 404: "Not Found", 405: "Method Not Allowed", 503: "Service Unavailable"}
+
+
+class Answer(tuple[int, str, str]):
+    """Status, content type, text."""
+
+    __slots__ = ()
+
+
+Route = Callable[[], Awaitable[Answer]]
+
+
+def yes_or_no(reasons: list[str]) -> Answer:
+    """An empty list is a yes."""
+    return Answer((503, "text/plain", "\n".join(reasons) + "\n") if reasons else (200, "text/plain", "ok\n"))
+
+
+def routes_of(health: Health) -> dict[str, Route]:
+    """What there is to ask. Other parts of a process may add to it."""
+
+    async def started() -> Answer:
+        return yes_or_no(health.not_started())
+
+    async def alive() -> Answer:
+        return yes_or_no(health.not_alive())
+
+    async def ready() -> Answer:
+        return yes_or_no(await health.not_ready())
+
+    return {"/startz": started, "/livez": alive, "/readyz": ready}
+
+
+class HttpServer:
+    """GET and HEAD for a few paths. `start` raises OSError if the port is taken."""
+
+    def __init__(self, routes: dict[str, Route]) -> None:
+        self._routes = routes
+        self._server: asyncio.Server | None = None
+        self._open: set[asyncio.StreamWriter] = set()
+
+    async def start(self, host: str, port: int) -> int:
+        """The bound port. port: 0 takes a free one."""
+        self._server = await asyncio.start_server(self._serve, host, port, limit=REQUEST_BYTES_MAX)
+        return int(self._server.sockets[0].getsockname()[1])
+
+    async def stop(self) -> None:
+        if self._server is not None:
+            self._server.close()
+            for writer in list(self._open):
+                writer.transport.abort()
+            await self._server.wait_closed()
+            self._server = None
+
+    async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        if len(self._open) >= CONNECTIONS_MAX:
+            writer.transport.abort()
+            return
+        self._open.add(writer)
+        try:
+            async with asyncio.timeout(REQUEST_TIMEOUT_S):
+                head = await reader.readuntil(b"\r\n\r\n")
+                writer.write(await self._answer(head))
+                await writer.drain()
+        except (TimeoutError, asyncio.IncompleteReadError, asyncio.LimitOverrunError, ConnectionError):
+            pass  # whoever asks like this gets no answer
+        finally:
+            self._open.discard(writer)
+            writer.close()
+
+    async def _answer(self, head: bytes) -> bytes:
+        method, _, rest = head.partition(b"\r\n")[0].decode("latin-1").partition(" ")
+        path = rest.partition(" ")[0].partition("?")[0]
+        route = self._routes.get(path)
+        if method not in {"GET", "HEAD"}:
+            answer = Answer((405 if method.isalpha() else 400, "text/plain", "GET or HEAD\n"))
+        elif route is None:
+            answer = Answer((404, "text/plain", "\n".join(self._routes) + "\n"))
+        else:
+            answer = await route()
+        return _encoded(answer, with_body=method != "HEAD")
+
+
+def _encoded(answer: Answer, *, with_body: bool) -> bytes:
+    status, content_type, text = answer
+    body = text.encode()
+    head = (
+        f"HTTP/1.1 {status} {_REASONS[status]}\r\nContent-Type: {content_type}; charset=utf-8\r\n"
+        f"Content-Length: {len(body)}\r\nCache-Control: no-store\r\nConnection: close\r\n\r\n"
+    )
+    return head.encode() + (body if with_body else b"")
+
+
+MoreRoutes = Callable[[Health], AbstractAsyncContextManager[dict[str, Route]]]
+"""Routes of another part of the process, which lives as long as they are served."""
+
+
+@asynccontextmanager
+async def no_more_routes(_health: Health) -> AsyncGenerator[dict[str, Route], None]:
+    yield {}
+
+
+def serve_at(host: str, port: int, more: MoreRoutes = no_more_routes) -> ServeHealth:
+    """For the process entries of brokers and controllers."""
+
+    @asynccontextmanager
+    async def serve(health: Health) -> AsyncGenerator[int, None]:
+        async with more(health) as routes:
+            server = HttpServer(routes_of(health) | routes)
+            try:
+                bound = await server.start(host, port)
+            except OSError as error:
+                raise PortTaken(host, port, "--health-listener") from error
+            _log.info("health_served", host=host, port=bound)
+            try:
+                yield bound
+            finally:
+                await server.stop()
+
+    return serve

@@ -1,0 +1,73 @@
+"""The zone of the node on which a pod runs, asked of Kubernetes, as a setting: for clusters whose pods do not have the label.
+
+    python -m deploy.node.kubernetes_zone --config FILE --out FILE
+
+Runs as an init container: copies the configuration file and adds `broker.rack` for brokers. Invariants: a node without a zone adds nothing;
+a file that sets `broker.rack` by itself wins; if Kubernetes does not answer, this ends with an error, and the pod tries again.
+Must not run in the broker: the right to read nodes ends with this process.
+"""
+
+import argparse
+import json
+import os
+import ssl
+import sys
+import tomllib
+import urllib.request
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, Final
+
+ZONE_LABEL: Final = "topology.kubernetes.io/zone"
+SERVICE_ACCOUNT: Final = Path("/var/run/secrets/kubernetes.io/serviceaccount")
+TIMEOUT_S: Final = 10.0
+
+
+def zone_of(node: Mapping[str, Any]) -> str:
+    """Of a Node object; empty: it has none."""
+    return str(node.get("metadata", {}).get("labels", {}).get(ZONE_LABEL, ""))
+
+
+def with_rack(config: str, zone: str) -> str:
+    """The file with the zone as broker.rack, in a `[broker]` table of its own if there is none."""
+    given: Any = tomllib.loads(config)
+    broker: Any = given.get("broker", {})
+    if not zone or "broker.rack" in broker or "broker.rack" in given:
+        return config
+    line = f'"broker.rack" = {json.dumps(zone)}\n'
+    if "broker" not in given:
+        return f"{config}\n[broker]\n{line}"
+    return config.replace("[broker]\n", f"[broker]\n{line}", 1)
+
+
+def fetch_node(name: str, environment: Mapping[str, str], account: Path = SERVICE_ACCOUNT) -> Mapping[str, Any]:
+    """Raises OSError if Kubernetes does not answer, or refuses."""
+    host, port = environment["KUBERNETES_SERVICE_HOST"], environment["KUBERNETES_SERVICE_PORT"]
+    host = f"[{host}]" if ":" in host else host
+    token = (account / "token").read_text().strip()
+    context = ssl.create_default_context(cafile=str(account / "ca.crt"))
+    request = urllib.request.Request(f"https://{host}:{port}/api/v1/nodes/{name}", headers={"Authorization": f"Bearer {token}"})
+    with urllib.request.urlopen(request, timeout=TIMEOUT_S, context=context) as answer:  # noqa: S310 - the scheme is fixed above
+        node: Mapping[str, Any] = json.load(answer)
+        return node
+
+
+def main(arguments: list[str] | None = None, environment: Mapping[str, str] = os.environ, account: Path = SERVICE_ACCOUNT) -> int:
+    """Process entry: the exit code."""
+    parser = argparse.ArgumentParser(prog="python -m deploy.node.kubernetes_zone", allow_abbrev=False)
+    parser.add_argument("--config", type=Path, required=True)
+    parser.add_argument("--out", type=Path, required=True)
+    asked = parser.parse_args(arguments)
+    name = environment["NODE_NAME"]
+    try:
+        zone = zone_of(fetch_node(name, environment, account))
+    except OSError as error:
+        print(f"error: node {name} could not be read: {error}; may this service account get nodes?", file=sys.stderr)
+        return 1
+    asked.out.write_text(with_rack(asked.config.read_text(), zone))
+    print(f"node {name} is in zone {zone or '(none)'}", file=sys.stderr)
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

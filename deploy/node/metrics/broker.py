@@ -1,0 +1,144 @@
+"""What a broker's parts have counted, as metrics. Reads at the moment of a scrape; changes nothing, keeps nothing.
+
+Cost: O(partitions + groups + transactional ids) for their counts, the rest is constant. Must not count anything itself.
+"""
+
+from collections import Counter
+from collections.abc import Iterator
+from importlib.metadata import version
+
+from broker.errors import ErrorCode
+from broker.groups.model import GroupState
+from broker.health import BrokerHealth
+from broker.node import Broker
+from broker.transactions.model import TransactionState
+from broker.wire import apis
+from deploy.node.metrics import table
+from deploy.node.metrics.exposition import Reading
+from deploy.node.metrics.store import read_store
+from stream.read.damage import DAMAGE_KINDS
+
+_ERROR_NAMES = {int(code): code.name for code in ErrorCode}
+
+
+class BrokerReader:
+    """Of one process, from before its broker has started."""
+
+    def __init__(self, health: BrokerHealth) -> None:
+        self._health = health
+        self._version = version("penstock")
+
+    def __call__(self) -> Iterator[Reading]:
+        yield from read_store(self._health.requests)
+        broker = self._health.broker
+        if broker is None:
+            return
+        yield table.NODE_INFO, ("broker", str(broker.node_id), broker.cluster_id, self._version), 1
+        yield from _clients(broker)
+        yield from _partitions(broker)
+        yield from _coordinators(broker)
+        yield from _metadata(broker)
+        yield from _wal(broker)
+        yield from _background(broker)
+        yield from _caches(broker)
+
+
+def _clients(broker: Broker) -> Iterator[Reading]:
+    server, traffic = broker.server, broker.partitions.traffic()
+    for key, count in server.requests.answers.items():
+        yield table.REQUESTS, (_api(key),), count
+    for (key, code), count in server.requests.errors.items():
+        yield table.REQUEST_ERRORS, (_api(key), _ERROR_NAMES.get(code, str(code))), count
+    for key, latencies in server.requests.latencies.items():
+        yield table.REQUEST_LATENCY, (_api(key),), latencies.freeze()
+    yield table.RECEIVED, (), server.received_bytes
+    yield table.SENT, (), server.sent_bytes
+    yield table.PRODUCED_BYTES, (), traffic.bytes_in
+    yield table.PRODUCED_RECORDS, (), traffic.records_in
+    yield table.FETCHED_BYTES, (), traffic.bytes_out
+    yield table.FETCHED_RECORDS, (), traffic.records_out
+    yield table.CONNECTIONS, (), server.connection_count
+    yield table.CONNECTIONS_OPENED, (), server.accepted_count
+    yield table.CONNECTIONS_DROPPED, (), server.closed_count
+    yield table.BUFFERED, (), server.buffered_bytes
+
+
+def _api(key: int) -> str:
+    api = apis.APIS.get(key)
+    return "unknown" if api is None else api.name
+
+
+def _partitions(broker: Broker) -> Iterator[Reading]:
+    partitions = broker.partitions
+    for state, count in partitions.states()._asdict().items():
+        yield table.PARTITIONS, (state,), count
+    yield table.OPENED, (), partitions.opens.partitions
+    yield table.CLOSED, (), partitions.closes.partitions
+    for operation, counts in (("open", partitions.opens), ("close", partitions.closes)):
+        yield table.OPERATION_FAILURES, (operation,), counts.failures
+        yield table.OPERATION_LATENCY, (operation,), counts.latencies.freeze()
+    damage = broker.storage.damage
+    for kind in DAMAGE_KINDS:
+        yield table.DAMAGED_READS, (kind,), damage.reads[kind]
+    yield table.DAMAGED_OBJECTS, (), len(damage.listed(broker.server.loop.time()))
+
+
+def _coordinators(broker: Broker) -> Iterator[Reading]:
+    groups: Counter[GroupState] = Counter(broker.groups.states())
+    for state in GroupState:
+        yield table.GROUPS, (state.value,), groups[state]
+    transactions = Counter(transaction.state for transaction in broker.transactions.listed())
+    for phase in TransactionState:
+        yield table.TRANSACTIONS, (phase.label,), transactions[phase]
+
+
+def _metadata(broker: Broker) -> Iterator[Reading]:
+    follower = broker.follower
+    yield table.SESSION, (), follower.can_write()
+    yield table.FENCED, (), follower.fenced or broker.storage.fenced
+    yield table.METADATA_OFFSET, (), follower.offset
+    yield table.METADATA_BEHIND, (), follower.behind_count
+    yield table.METADATA_SILENT, (), follower.silent_s
+
+
+def _wal(broker: Broker) -> Iterator[Reading]:
+    storage, config = broker.storage, broker.stream_config
+    wal, puts = storage.wal, storage.wal.puts
+    yield table.WAL_PUT, (), puts.latencies.freeze()
+    yield table.WAL_WRITTEN, (), puts.written_bytes
+    yield table.WAL_IN_FLIGHT, (), wal.in_flight_count
+    yield table.WAL_HEDGES, (), puts.hedge_count
+    yield table.WAL_RETRIES, (), puts.retry_count
+    yield table.WAL_WAITING, (), storage.backlog_bytes
+    yield table.WAL_WAITING_MAX, (), config.wal_unacknowledged_bytes_max
+    yield table.WAL_WAITING_AGE, (), wal.unacknowledged_s
+    yield table.WAL_BACKLOG, (), storage.uncommitted_bytes
+    yield table.WAL_BACKLOG_MAX, (), config.log_cache_bytes_max
+    yield table.WAL_BACKLOG_AGE, (), storage.uncommitted_s
+    yield table.WAL_BACKLOG_SLOTS, (), storage.uncommitted_slot_count
+    yield table.WAL_LOST_SLOTS, (), sum(len(error.keys) for error in broker.recoveries.damaged.values())
+
+
+def _background(broker: Broker) -> Iterator[Reading]:
+    uploads, merges = broker.storage.uploads, broker.merger.counts
+    for step, latencies in uploads.latencies.items():
+        yield table.UPLOAD_LATENCY, (step,), latencies.freeze()
+        yield table.UPLOAD_FAILURES, (step,), uploads.failures[step]
+    yield table.UPLOAD_WRITTEN, (), uploads.written_bytes
+    yield table.UPLOAD_OBJECTS, (), uploads.object_count
+    yield table.COMPACTION_ROUNDS, (), merges.rounds
+    yield table.COMPACTION_FAILURES, (), merges.failures
+    yield table.COMPACTION_SOURCES, (), merges.sources
+    yield table.COMPACTION_OBJECTS, (), merges.objects
+    yield table.COMPACTION_WRITTEN, (), merges.written_bytes
+    yield table.COMPACTION_LAG, (), max(0.0, broker.server.loop.time() - merges.settled_at)
+
+
+def _caches(broker: Broker) -> Iterator[Reading]:
+    storage = broker.storage
+    yield table.LOG_CACHE, (), storage.cached_bytes
+    yield table.LOG_CACHE_READS, ("hit",), storage.cached_read_count
+    yield table.LOG_CACHE_READS, ("miss",), storage.missed_read_count
+    yield table.BLOCK_CACHE, (), storage.blocks.size_bytes
+    yield table.BLOCK_CACHE_READS, ("hit",), storage.blocks.hit_count
+    yield table.BLOCK_CACHE_READS, ("miss",), storage.blocks.miss_count

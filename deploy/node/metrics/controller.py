@@ -1,0 +1,111 @@
+"""What a controller knows, as metrics. Reads at the moment of a scrape; changes nothing, keeps nothing of the image.
+
+Invariant: what only a leader knows is 0 elsewhere, so that a sum over controllers is the leader's value; what the image says is on all of
+them, so that a maximum is, even while nobody leads. Cost: O(brokers + moves under way). Must not count anything itself.
+"""
+
+import time
+from collections.abc import Iterator
+from importlib.metadata import version
+
+from base.histogram import Latencies
+from controller.leader.active_controller import Reign
+from controller.main import ControllerHealth, ControllerServer
+from controller.metadata.image import MetadataImage
+from controller.metadata.objects import ObjectPhase
+from controller.metadata.topics import NO_LEADER, is_moving
+from controller.raft.replicated_log import RaftQuorum
+from deploy.node.metrics import table
+from deploy.node.metrics.exposition import Reading
+from deploy.node.metrics.store import read_store
+from stream.ports import ObjectRole
+
+_KINDS = {ObjectRole.STREAM: "stream", ObjectRole.STREAM_SET: "stream_set", ObjectRole.WAL: "wal"}
+
+
+class ControllerReader:
+    """Of one process, from before its controller has started."""
+
+    def __init__(self, health: ControllerHealth) -> None:
+        self._health = health
+        self._version = version("penstock")
+
+    def __call__(self) -> Iterator[Reading]:
+        yield from read_store(self._health.requests)
+        server = self._health.server
+        quorum = server.quorum
+        if quorum is None or not server.is_serving:
+            return
+        yield table.NODE_INFO, ("controller", str(server.controller_id), server.cluster_id, self._version), 1
+        yield from _quorum(server, quorum)
+        yield from _reign(quorum, server.reign if server.is_leading else None)
+        yield from read_brokers(server.image)
+        yield from read_leaders(server.image, time.time_ns() // 1_000_000)
+        yield from _objects(server.image)
+
+
+def _quorum(server: ControllerServer, quorum: RaftQuorum) -> Iterator[Reading]:
+    leadership = quorum.leadership
+    yield table.LEADER, (), server.is_leading
+    yield table.LEADER_KNOWN, (), leadership.active or bool(leadership.address)
+    yield table.LEADER_CHANGES, (), quorum.leader_changes
+    yield table.VOTER, (), quorum.core.is_voter
+    yield table.EPOCH, (), leadership.epoch
+    yield table.COMMITTED_OFFSET, (), quorum.committed_offset
+    yield table.APPLIED_OFFSET, (), server.image.end_offset
+    yield table.JOURNAL_RECORDS, (), quorum.committed_offset - quorum.first_offset
+    yield table.FSYNC, (), quorum.writes.freeze()
+
+
+def _reign(quorum: RaftQuorum, reign: Reign | None) -> Iterator[Reading]:
+    counters = None if reign is None else reign.runtime.counters
+    yield table.COMMIT, (), Latencies() if counters is None else counters.commits.freeze()
+    yield table.CONTROLLER_REQUESTS, (), 0 if counters is None else counters.requests
+    yield table.CONTROLLER_REFUSED, (), 0 if counters is None else counters.refused_busy
+    yield table.CONTROLLER_QUEUE, (), 0 if reign is None else reign.runtime.queued_count
+    yield table.BACKUP_RECORDS, (), 0 if reign is None else max(0, quorum.committed_offset - reign.backup.offset)
+    yield table.BACKUP_AGE, (), 0 if reign is None else reign.backup.behind_s
+    yield table.SNAPSHOT_RECORDS, (), 0 if reign is None else max(0, quorum.committed_offset - reign.snapshotter.since)
+    yield table.MANIFEST_AGE, (), 0 if reign is None or reign.publisher is None else reign.publisher.behind_s
+    yield table.SESSIONS, (), 0 if reign is None else len(reign.sessions.alive())
+    yield table.EXCLUDED, (), 0 if reign is None else reign.excluded
+
+
+def read_brokers(image: MetadataImage) -> Iterator[Reading]:
+    states = {"alive": 0, "fenced": 0, "draining": 0}
+    for node in image.nodes:
+        states["fenced" if node.fenced else "draining" if node.draining else "alive"] += 1
+        yield table.BROKER_FENCED, (str(node.node_id),), node.fenced
+    for state, count in states.items():
+        yield table.BROKERS, (state,), count
+    yield table.RECOVERIES, (), sum(not image.nodes.is_alive(wal.writer) for wal in image.nodes.running_wals())
+
+
+def read_leaders(image: MetadataImage, now_ms: int) -> Iterator[Reading]:
+    topics = image.topics
+    moving = leaderless = overdue = 0
+    oldest_ms = now_ms
+    for key in topics.led_by(NO_LEADER):
+        partition = topics.partition(key)
+        if partition is None or partition.move is None or not is_moving(partition):
+            leaderless += 1
+            continue
+        moving += 1
+        overdue += partition.move.deadline_ms < now_ms
+        oldest_ms = min(oldest_ms, partition.move.started_ms)
+    leaderless += sum(len(led) for leader, led in topics.leaders().items() if leader != NO_LEADER and not image.nodes.is_alive(leader))
+    yield table.TOPICS, (), len(topics)
+    yield table.CLUSTER_PARTITIONS, (), sum(map(len, topics.leaders().values()))
+    yield table.LEADERLESS, (), leaderless
+    yield table.MOVES, (), moving
+    yield table.MOVE_AGE, (), (now_ms - oldest_ms) / 1_000
+    yield table.MOVES_OVERDUE, (), overdue
+
+
+def _objects(image: MetadataImage) -> Iterator[Reading]:
+    yield table.STREAMS, (), len(image.streams)
+    for phase in ObjectPhase:
+        yield table.OBJECTS, (phase.name.lower(),), image.objects.count(phase)
+    for role, kind in _KINDS.items():
+        yield table.OBJECTS_COMMITTED, (kind,), image.objects.committed_count(role)
+    yield table.OBJECT_BYTES, (), image.objects.committed_bytes

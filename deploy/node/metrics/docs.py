@@ -1,0 +1,49 @@
+"""The table as text: `docs/reference/metrics.md`.
+
+    python -m deploy.node.metrics.docs > docs/reference/metrics.md
+
+Invariant: repeatable; the file in `docs/` is this output, byte for byte (a test compares).
+"""
+
+import sys
+from collections.abc import Iterable, Iterator
+from typing import Final
+
+from deploy.node.config.definition import ROLES, Role
+from deploy.node.metrics.table import METRICS, Metric
+
+_HEAD: Final = """\
+# Metrics
+
+<!-- Written by `python -m deploy.node.metrics.docs`; do not edit. -->
+
+A node with a `health.listener` serves `/metrics` there, in Prometheus' text format; the chart and `deploy/compose.yaml` set one.
+Values are read at the moment of a scrape.
+The Prometheus client library adds `process_*`: CPU, resident memory, open files, start time.
+No label is a topic, partition or client.
+Histograms have buckets from 0.4 ms to 105 s, each twice as long as the one before.
+
+To get the value of the cluster, sum over brokers.
+Sum `penstock_controller_*` of the kind "Leader only", which is 0 on all controllers but the active one.
+Take the maximum of `penstock_cluster_*`, which each controller reads from its own image.
+Dashboards and alerts are in `helm/penstock/dashboards` and `helm/penstock/rules`; [Alerts](../how-to/alerts.md) says what to do about each.
+"""
+_TITLES: Final[dict[tuple[Role, ...], str]] = {ROLES: "Every node", ("broker",): "Brokers", ("controller",): "Controllers"}
+
+
+def markdown() -> str:
+    lines = [_HEAD]
+    for roles, title in _TITLES.items():
+        lines += [f"## {title}", "", *_rows(metric for metric in METRICS if metric.roles == roles), ""]
+    return "\n".join(lines)
+
+
+def _rows(metrics: Iterable[Metric]) -> Iterator[str]:
+    yield "| name | type | labels | meaning |"
+    yield "|---|---|---|---|"
+    for metric in metrics:
+        yield f"| `{metric.name}` | {metric.kind} | {', '.join(f'`{label}`' for label in metric.labels)} | {metric.text} |"
+
+
+if __name__ == "__main__":
+    sys.stdout.write(markdown())

@@ -1,0 +1,77 @@
+"""`penstock broker` and `penstock controller`: one node as a process.
+
+Invariant: neither typer nor rich nor any Kafka client is imported on this way, so that a broker stays small and starts at once.
+Must not hold logic of a node: `broker.main` and `controller.main` have it.
+"""
+
+import os
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING
+
+from deploy.node import lifeline, logs
+
+if TYPE_CHECKING:
+    from base.health import ServeHealth
+    from deploy.node.config.definition import ProcessConfig, Role
+    from deploy.node.config.effective import Effective
+
+
+def run(role: "Role", arguments: Sequence[str], environment: Mapping[str, str] = os.environ) -> int:
+    """Run one node until it ends; returns the exit code. Raises DeployError for what the user got wrong."""
+    lifeline.hold(environment)
+    logs.keep_rich_out()
+    if {"-h", "--help"} & set(arguments):
+        from deploy.node.config.docs import help_text
+
+        print(help_text(role))
+        return 0
+    from deploy.node.config.definition import ProcessConfig
+    from deploy.node.config.load import load
+
+    config = load(role, arguments, environment)
+    logs.configure(config.part(ProcessConfig).log_level)
+    return _run_broker(config) if role == "broker" else _run_controller(config)
+
+
+def _run_broker(config: "Effective") -> int:
+    from broker.config import BrokerConfig
+    from broker.main import run as run_broker
+    from deploy.node.config.definition import ProcessConfig
+    from deploy.node.traces.set_up import of_requests
+    from stream.compaction.plan import CompactionConfig
+    from stream.config import StreamConfig
+
+    process = config.part(ProcessConfig)
+    stream, compaction = config.part(StreamConfig), config.part(CompactionConfig)
+    with of_requests(process) as tracing:
+        return run_broker(config.part(BrokerConfig), process.store, stream, compaction, _serve_health(process), tracing=tracing)
+
+
+def _run_controller(config: "Effective") -> int:
+    from base.settings import fields_of, renamed
+    from controller.api.errors import ControllerError
+    from controller.config import ControllerConfig
+    from controller.main import run as run_controller
+    from deploy.errors import DeployError
+    from deploy.node.config.definition import ProcessConfig
+    from deploy.node.traces.set_up import of_moves
+
+    process = config.part(ProcessConfig)
+    try:
+        with of_moves(process) as moved:
+            return run_controller(config.part(ControllerConfig), process.store, _serve_health(process), moved)
+    except (ControllerError, OSError) as error:
+        raise DeployError(renamed({field.field: field.name for field in fields_of(ControllerConfig)}, str(error))) from None
+
+
+def _serve_health(process: "ProcessConfig") -> "ServeHealth":
+    from base.health import tell_nobody
+    from base.listeners import parse_listeners
+
+    if not process.health_listener:
+        return tell_nobody
+    from deploy.node.health import serve_at
+    from deploy.node.metrics.node import metrics_of
+
+    listener = parse_listeners("health_listener", [process.health_listener])[0]
+    return serve_at(listener.host, listener.port, metrics_of)

@@ -1,0 +1,59 @@
+"""Whether this process sends traces, and where to.
+
+Invariant: without an endpoint nothing of OpenTelemetry is imported. Must not import what a broker without traces does not need.
+"""
+
+from collections.abc import Generator
+from contextlib import contextmanager
+from importlib.util import find_spec
+from typing import TYPE_CHECKING
+
+from deploy.errors import UsageError
+
+if TYPE_CHECKING:
+    from controller.leader.move_traces import Moved
+    from deploy.node.config.definition import ProcessConfig
+    from deploy.node.traces.export import Exporter
+    from stream.wal.tracing import Tracing
+
+
+@contextmanager
+def of_requests(config: "ProcessConfig") -> "Generator[Tracing | None]":
+    """For a broker. Raises UsageError where the extra is missing."""
+    with _exporter(config, "penstock-broker") as exporter:
+        if exporter is None:
+            yield None
+            return
+        from random import random
+
+        from deploy.node.traces.requests import RequestTracing
+
+        yield RequestTracing(exporter.tracer, lambda: random() * 1_000_000 < config.traces_sample_per_million)  # noqa: S311 - no secret
+
+
+@contextmanager
+def of_moves(config: "ProcessConfig") -> "Generator[Moved | None]":
+    """For a controller. Raises UsageError where the extra is missing."""
+    with _exporter(config, "penstock-controller") as exporter:
+        if exporter is None:
+            yield None
+            return
+        from deploy.node.traces.moves import MoveSpans
+
+        yield MoveSpans(exporter.tracer).moved
+
+
+@contextmanager
+def _exporter(config: "ProcessConfig", service: str) -> "Generator[Exporter | None]":
+    if not config.traces_otlp_endpoint:
+        yield None
+        return
+    if find_spec("opentelemetry") is None or find_spec("opentelemetry.sdk") is None:
+        raise UsageError("traces.otlp.endpoint is set, but OpenTelemetry is not installed: pip install 'penstock[traces]'")
+    from deploy.node.traces.export import Exporter
+
+    exporter = Exporter(config.traces_otlp_endpoint, service)
+    try:
+        yield exporter
+    finally:
+        exporter.close()

@@ -1,0 +1,175 @@
+"""A cluster by the address of its store, for code without an event loop: which partitions there are, plans, where timestamps lie, leases.
+
+Invariant: a process has one view per cluster, which goes forward only; work is done on the reader's background loop. All that is remembered
+belongs to the process, so this object is only a name: it may be pickled. Every wait has a deadline. Nothing is asked of brokers.
+Must not import Arrow at once: Spark makes a process to ask for the columns, and Arrow would take nearly half of its time.
+"""
+
+import asyncio
+from collections.abc import Awaitable, Sequence
+from dataclasses import dataclass
+from typing import Final, TypeVar
+from uuid import UUID
+from weakref import WeakKeyDictionary
+
+from lake.arrow.background import BackgroundLoop, background
+from lake.fetch.errors import ObjectGone, ObjectStaysGone
+from lake.fetch.slices import Slice
+from lake.manifest.leases import HeldLease
+from lake.manifest.plan import OffsetRange
+from lake.manifest.view import ClusterView, PartitionState
+from stream.format.manifest.model import ManifestRoot, TopicEntry
+from stream.format.transaction_log import AbortedTransaction
+
+DEADLINE_S: Final = 300.0
+"""Of one look, whatever it needs; requests have shorter ones of their own."""
+
+LOOKUPS_MAX: Final = 16
+"""Partitions whose timestamps are looked up at once."""
+
+REPLANS_MAX: Final = 3
+"""Plans that are renewed in a row without one more record read. Objects of a fresh plan stay for a minute at least."""
+
+_VIEW_PLANS: Final = 3
+"""As many as a view makes before it gives up."""
+
+_T = TypeVar("_T")
+_views: "WeakKeyDictionary[BackgroundLoop, dict[tuple[str, str], ClusterView]]" = WeakKeyDictionary()
+
+
+@dataclass(frozen=True)
+class StoreCluster:
+    """cluster_id: empty if the store holds only one."""
+
+    store_url: str
+    cluster_id: str = ""
+
+    def topics(self) -> list[TopicEntry]:
+        """All topics, by name, as of now. Raises as `partitions`."""
+        return background().run(self._topics(), DEADLINE_S)
+
+    def partitions(self, topic: str, *, committed: bool = False) -> list[PartitionState]:
+        """As of now; committed: with last stable offsets.
+
+        Raises UnknownPartition, ManifestNotFound, SeveralClusters, InvalidStoreUrl, the store's errors; so do all below.
+        """
+        return background().run(self._partitions(topic, committed), DEADLINE_S)
+
+    def plan(self, ranges: Sequence[OffsetRange], timestamp_from_ms: int | None = None) -> list[Slice]:
+        """As of the last look. Raises as `ClusterView.plan`."""
+        return background().run(self._plan(ranges, timestamp_from_ms), DEADLINE_S)
+
+    def plan_anew(self, ranges: Sequence[OffsetRange]) -> list[Slice]:
+        """As of now."""
+        return background().run(self._plan_anew(ranges), DEADLINE_S)
+
+    def bodies(self, slices: Sequence[Slice]) -> dict[str, bytes]:
+        """By key what the last looks have read whole already: reading the slices needs no GET for it."""
+        return background().run(self._bodies(slices), DEADLINE_S)
+
+    def aborted(self, ranges: Sequence[OffsetRange]) -> dict[int, list[AbortedTransaction]]:
+        """As `ClusterView.aborted`, as of now. Raises ObjectStaysGone too."""
+        return background().run(self._aborted(ranges), DEADLINE_S)
+
+    def root(self) -> ManifestRoot:
+        """The manifest of the last look."""
+        return background().run(self._root(), DEADLINE_S)
+
+    def first_at(self, wanted: Sequence[tuple[OffsetRange, int]]) -> list[int | None]:
+        """In each range the first offset whose record is as young as the timestamp (ms), or None: Kafka's offsetsForTimes.
+
+        Raises ObjectStaysGone and ReadError too.
+        """
+        return background().run(self._first_at(wanted), DEADLINE_S)
+
+    def lease(self, lease_id: UUID, root: ManifestRoot, ttl_ms: int, owner: str, *, renewed: bool) -> None:
+        """Keep the objects of `root` from being deleted, from now on for ttl_ms. Raises TooManyLeases, ObjectStoreError."""
+        background().run(self._lease(lease_id, root, ttl_ms, owner, renewed), DEADLINE_S)
+
+    def release(self, lease_id: UUID) -> None:
+        background().run(self._release(lease_id), DEADLINE_S)
+
+    # --- on the loop ------------------------------------------------------------------------------------------------------------------
+
+    async def view(self) -> ClusterView:
+        """Called on the loop, as all below."""
+        shared = background()
+        views = _views.setdefault(shared, {})
+        view = views.get((self.store_url, self.cluster_id))
+        if view is None:
+            view = views[self.store_url, self.cluster_id] = ClusterView(await shared.store(self.store_url), self.cluster_id)
+        return view
+
+    async def _topics(self) -> list[TopicEntry]:
+        view = await self.view()
+        await view.refresh()
+        return view.topics()
+
+    async def _partitions(self, topic: str, committed: bool) -> list[PartitionState]:
+        view = await self.view()
+        await view.refresh()
+        return await _settled(view.partitions([topic], committed=committed))
+
+    async def _plan(self, ranges: Sequence[OffsetRange], timestamp_from_ms: int | None) -> list[Slice]:
+        return await (await self.view()).plan(ranges, timestamp_from_ms=timestamp_from_ms)
+
+    async def _plan_anew(self, ranges: Sequence[OffsetRange]) -> list[Slice]:
+        view = await self.view()
+        await view.refresh()
+        return await view.plan(ranges)
+
+    async def _bodies(self, slices: Sequence[Slice]) -> dict[str, bytes]:
+        return (await self.view()).bodies_of(slices)
+
+    async def _aborted(self, ranges: Sequence[OffsetRange]) -> dict[int, list[AbortedTransaction]]:
+        view = await self.view()
+        await view.refresh()
+        return await _settled(view.aborted(ranges))
+
+    async def _root(self) -> ManifestRoot:
+        return (await self.view()).root
+
+    async def _first_at(self, wanted: Sequence[tuple[OffsetRange, int]]) -> list[int | None]:
+        turns = asyncio.Semaphore(LOOKUPS_MAX)
+
+        async def look(item: OffsetRange, timestamp_ms: int) -> int | None:
+            async with turns:
+                return await self._first_of(item, timestamp_ms)
+
+        return await asyncio.gather(*(look(item, timestamp_ms) for item, timestamp_ms in wanted))
+
+    async def _first_of(self, wanted: OffsetRange, timestamp_ms: int) -> int | None:
+        """By the indexes to the object, by its blocks and batches to the record."""
+        from lake.arrow.lookup import first_as_young  # Arrow, which most who look into a cluster do without
+
+        view = await self.view()
+        store = await background().store(self.store_url)
+        for attempt in range(REPLANS_MAX + 1):
+            try:
+                return await first_as_young(store, await view.plan([wanted], timestamp_from_ms=timestamp_ms), timestamp_ms)
+            except ObjectGone as gone:
+                if attempt == REPLANS_MAX:
+                    raise ObjectStaysGone(gone.slice, attempt + 1, is_same=True) from None
+                wanted = wanted._replace(start_offset=gone.slice.start_offset)
+                await view.refresh()
+        raise AssertionError("the last attempt raises")
+
+    async def _lease(self, lease_id: UUID, root: ManifestRoot, ttl_ms: int, owner: str, renewed: bool) -> None:
+        held = await self._held(lease_id, owner)
+        await (held.renew if renewed else held.create)(root, ttl_ms)
+
+    async def _release(self, lease_id: UUID) -> None:
+        await (await self._held(lease_id, "")).release()
+
+    async def _held(self, lease_id: UUID, owner: str) -> HeldLease:
+        view = await self.view()
+        store = await background().store(self.store_url)
+        return HeldLease(store, view.cluster_id, lease_id, owner)
+
+
+async def _settled(look: Awaitable[_T]) -> _T:
+    """Raises ObjectStaysGone for ObjectGone: the view has planned anew by itself."""
+    try:
+        return await look
+    except ObjectGone as gone:
+        raise ObjectStaysGone(gone.slice, _VIEW_PLANS, is_same=True) from None

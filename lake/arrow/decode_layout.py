@@ -1,0 +1,215 @@
+"""How the outputs of an Arrow batch lie in its slabs, and the Arrow columns over them.
+
+Worked out once for a decoder, and once more for a record that is larger than an Arrow batch: Python around each of them costs 20 us, and
+twice that where what was decoded has just driven the interpreter out of the CPU's caches.
+"""
+
+from collections.abc import Mapping, Sequence
+from typing import Final, NamedTuple, Protocol
+
+import numpy as np
+from numpy.typing import NDArray
+
+from lake.arrow import decode_job as j
+from lake.arrow.columns import (
+    HEADER,
+    NAMES,
+    arrow_schema,
+    readable_names,
+)
+from lake.arrow.pyarrow_untyped import (
+    Array,
+    Buffer,
+    DataType,
+    pa,
+)
+from lake.arrow.slabs import (
+    Home,
+    Slab,
+    aligned,
+    home_of,
+)
+
+OUTPUTS: Final = slice(j.OFFSETS, j.SOURCE_BYTES)
+"""Addresses of the outputs in a job."""
+COUNTS: Final = slice(j.OUT_ROWS, j.OFFSETS)
+
+_TYPES: Final = dict(zip(NAMES, (field.type for field in arrow_schema(NAMES)), strict=True))
+_BINARY: Final = pa.binary()
+_BINARY_VIEW: Final = pa.binary_view()
+_STRING: Final = pa.string()
+_NUMBERS: Final = {"offset": (j.OFFSETS, 8), "timestamp": (j.TIMESTAMPS, 8), "timestampType": (j.TIMESTAMP_TYPES, 4)}
+
+
+class _Nullable(NamedTuple):
+    """Where the job has the outputs of a binary column: offsets, validity and data lie side by side."""
+
+    offsets: int
+    used: int
+    nulls: int
+    capacity: int
+
+    @property
+    def valid(self) -> int:
+        return self.offsets + 1
+
+    @property
+    def data(self) -> int:
+        return self.offsets + 2
+
+
+_NULLABLE: Final = {
+    "key": _Nullable(j.KEY_OFFSETS, j.OUT_KEY, j.NULL_KEYS, j.KEY_CAPACITY),
+    "value": _Nullable(j.VALUE_OFFSETS, j.OUT_VALUE, j.NULL_VALUES, j.VALUE_CAPACITY),
+}
+_HEADER_VALUES: Final = _Nullable(j.HEADER_VALUE_OFFSETS, j.OUT_HEADER_VALUE, j.NULL_HEADER_VALUES, j.HEADER_VALUE_CAPACITY)
+
+
+class Written(NamedTuple):
+    """What the compiled code has done to one Arrow batch. viewed: the buffers into which views point."""
+
+    job: Sequence[int]
+    slabs: Sequence[Slab]
+    viewed: Sequence[Buffer]
+
+
+class Column(Protocol):
+    def array(self, written: Written, count: int) -> Array:
+        """Its first `count` elements, without a copy."""
+        ...
+
+
+class _Room:
+    """A part of one of an Arrow batch's slabs."""
+
+    __slots__ = ("_at", "_slab")
+
+    def __init__(self, slab: int, at: int) -> None:
+        self._slab = slab
+        self._at = at
+
+    def buffer(self, written: Written, size_bytes: int) -> Buffer:
+        return written.slabs[self._slab].buffer(self._at, size_bytes)
+
+
+_Rooms = Mapping[int, _Room]
+
+
+class _Numbers:
+    def __init__(self, kind: DataType, width: int, room: _Room) -> None:
+        self._kind = kind
+        self._width = width
+        self._room = room
+
+    def array(self, written: Written, count: int) -> Array:
+        return pa.Array.from_buffers(self._kind, count, [None, self._room.buffer(written, self._width * count)], 0)
+
+
+class _Binary:
+    def __init__(self, slots: _Nullable, rooms: _Rooms) -> None:
+        self._used, self._nulls = slots.used, slots.nulls
+        self._valid, self._offsets, self._data = rooms[slots.valid], rooms[slots.offsets], rooms[slots.data]
+
+    def array(self, written: Written, count: int) -> Array:
+        nulls = written.job[self._nulls]
+        valid = self._valid.buffer(written, _bits(count)) if nulls else None
+        data = self._data.buffer(written, written.job[self._used])
+        return pa.Array.from_buffers(_BINARY, count, [valid, self._offsets.buffer(written, 4 * (count + 1)), data], nulls)
+
+
+class _Views:
+    def __init__(self, slots: _Nullable, rooms: _Rooms) -> None:
+        self._nulls = slots.nulls
+        self._valid, self._views = rooms[slots.valid], rooms[slots.offsets]
+
+    def array(self, written: Written, count: int) -> Array:
+        nulls = written.job[self._nulls]
+        valid = self._valid.buffer(written, _bits(count)) if nulls else None
+        return pa.Array.from_buffers(
+            _BINARY_VIEW, count, [valid, self._views.buffer(written, j.VIEW_BYTES * count), *written.viewed], nulls
+        )
+
+
+class _Headers:
+    def __init__(self, rooms: _Rooms) -> None:
+        self._valid, self._offsets = rooms[j.LIST_VALID], rooms[j.LIST_OFFSETS]
+        self._name_offsets, self._name_data = rooms[j.NAME_OFFSETS], rooms[j.NAME_DATA]
+        self._values = _Binary(_HEADER_VALUES, rooms)
+
+    def array(self, written: Written, count: int) -> Array:
+        job = written.job
+        headers, nulls = job[j.OUT_HEADERS], job[j.NULL_LISTS]
+        of_names = [None, self._name_offsets.buffer(written, 4 * (headers + 1)), self._name_data.buffer(written, job[j.OUT_NAME])]
+        names = readable_names(pa.Array.from_buffers(_STRING, headers, of_names, 0))
+        pairs = pa.Array.from_buffers(HEADER, headers, [None], 0, children=[names, self._values.array(written, headers)])
+        valid = self._valid.buffer(written, _bits(count)) if nulls else None
+        outer = [valid, self._offsets.buffer(written, 4 * (count + 1))]
+        return pa.Array.from_buffers(_TYPES["headers"], count, outer, nulls, children=[pairs])
+
+
+class Layout:
+    """Of Arrow batches of up to `rows` rows. capacities: by their slots in the job."""
+
+    def __init__(self, columns: Sequence[str], rows: int, capacities: Mapping[int, int], *, views: bool) -> None:
+        self.homes: list[Home] = []
+        """Of the slabs that one Arrow batch takes."""
+        self.columns: dict[str, Column] = {}
+        """Those that the compiled code writes."""
+        self._places: list[tuple[int, int, int]] = []
+        counts: NDArray[np.int64] = np.zeros(j.JOB_SIZE, np.int64)
+        for slot, capacity in capacities.items():
+            counts[slot] = capacity
+        self.counts = counts[COUNTS]
+        """What a job begins an Arrow batch with."""
+        numbers = {name: _NUMBERS[name] for name in columns if name in _NUMBERS}
+        rooms = self._lay("numbers", {slot: width * rows for slot, width in numbers.values()})
+        self.columns |= {name: _Numbers(_TYPES[name], width, rooms[slot]) for name, (slot, width) in numbers.items()}
+        for name in columns:
+            if name in _NULLABLE:
+                slots = _NULLABLE[name]
+                rooms = self._lay(name, _sizes_of_views(slots, rows) if views else _sizes(slots, rows, capacities))
+                self.columns[name] = _Views(slots, rooms) if views else _Binary(slots, rooms)
+            elif name == "headers":
+                self.columns[name] = self._lay_headers(rows, capacities)
+
+    def addresses(self, slabs: Sequence[Slab]) -> list[int]:
+        """The outputs' in these slabs, as the job has them."""
+        found = [0] * (j.SOURCE_BYTES - j.OFFSETS)
+        for output, slab, at in self._places:
+            found[output] = slabs[slab].address + at
+        return found
+
+    def _lay(self, home: str, sizes: Mapping[int, int]) -> _Rooms:
+        """One slab more, in which these outputs lie behind each other. sizes: in bytes, by their slots in the job."""
+        rooms: dict[int, _Room] = {}
+        at = 0
+        for slot, size_bytes in sizes.items():
+            rooms[slot] = _Room(len(self.homes), at)
+            self._places.append((slot - j.OFFSETS, len(self.homes), at))
+            at += aligned(size_bytes)
+        if sizes:
+            self.homes.append(home_of(home, at))
+        return rooms
+
+    def _lay_headers(self, rows: int, capacities: Mapping[int, int]) -> _Headers:
+        headers = capacities[j.HEADERS_CAPACITY]
+        sizes_of_names = {j.NAME_OFFSETS: 4 * (headers + 1), j.NAME_DATA: capacities[j.NAME_CAPACITY] + j.PADDING_BYTES}
+        return _Headers(
+            {
+                **self._lay("headers", {j.LIST_OFFSETS: 4 * (rows + 1), j.LIST_VALID: _bits(rows)}),
+                **self._lay("header names", sizes_of_names),
+                **self._lay("header values", _sizes(_HEADER_VALUES, headers, capacities)),
+            }
+        )
+
+
+def _sizes(slots: _Nullable, count: int, capacities: Mapping[int, int]) -> dict[int, int]:
+    return {slots.offsets: 4 * (count + 1), slots.valid: _bits(count), slots.data: capacities[slots.capacity] + j.PADDING_BYTES}
+
+
+def _sizes_of_views(slots: _Nullable, count: int) -> dict[int, int]:
+    return {slots.offsets: j.VIEW_BYTES * count, slots.valid: _bits(count)}
+
+
+def _bits(count: int) -> int:
+    return (count + 7) // 8

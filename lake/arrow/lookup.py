@@ -1,0 +1,30 @@
+"""Where in slices the first record lies that is as young as a timestamp. Source: Kafka `offsetsForTimes`."""
+
+from collections.abc import Sequence
+from contextlib import aclosing
+from typing import Final
+
+from lake.arrow.pyarrow_untyped import Array, pa, pc
+from lake.arrow.read import read_slices
+from lake.fetch.slices import Slice
+from objectstore.ports import ObjectStore
+
+_TIMESTAMP: Final = pa.timestamp("us", tz="UTC")
+
+
+async def first_as_young(store: ObjectStore, slices: Sequence[Slice], timestamp_ms: int) -> int | None:
+    """Its offset; None: all are older. Raises as `read_slices`."""
+    for part in slices:
+        async with aclosing(read_slices(store, [part], ("offset", "timestamp"), min_timestamp_ms=timestamp_ms)) as batches:
+            async for batch in batches:
+                index = first_not_before(batch.column("timestamp"), timestamp_ms)
+                if index is not None:
+                    return int(batch.column("offset")[index].as_py())
+    return None
+
+
+def first_not_before(timestamps: Array, timestamp_ms: int) -> int | None:
+    """The index of the first row that is as young as that."""
+    young = pc.greater_equal(timestamps, pa.scalar(timestamp_ms * 1_000, _TIMESTAMP))
+    index = int(pc.index(young, True).as_py())
+    return None if index < 0 else index

@@ -1,0 +1,95 @@
+"""Slices as Arrow batches: fetched on the event loop, decoded in a thread (the kernel holds no GIL), so that both go on at once.
+
+Invariant: rows come slice by slice in the order given, each slice's in offset order and no offset twice. When an object is gone, all rows
+before it are given first, so that whoever plans anew knows where to go on. Memory: about three parts and three Arrow batches.
+"""
+
+import asyncio
+from collections.abc import AsyncGenerator, Iterator, Mapping, Sequence
+from weakref import WeakKeyDictionary
+
+from lake.arrow.columns import DEFAULT
+from lake.arrow.decode import Aborted, Decoder, Place
+from lake.arrow.pyarrow_untyped import RecordBatch
+from lake.fetch.errors import ObjectGone, ReadError
+from lake.fetch.fetcher import Fetch, Fetched, IndexCache
+from lake.fetch.limits import ReadConfig
+from lake.fetch.slices import Slice
+from objectstore.ports import ObjectStore
+from stream.errors import ObjectCorrupt
+from stream.format.decoder import check_block
+from stream.format.transaction_log import AbortedTransaction
+
+AbortedByStream = Mapping[int, Sequence[AbortedTransaction]]
+"""Stream id to what is to be left out of it; empty for `read_uncommitted`."""
+
+_index_caches: WeakKeyDictionary[ObjectStore, IndexCache] = WeakKeyDictionary()
+
+
+def index_cache(store: ObjectStore, config: ReadConfig) -> IndexCache:
+    """One per store: indexes are small and read again by every task that touches the object."""
+    cache = _index_caches.get(store)
+    if cache is None:
+        cache = _index_caches[store] = IndexCache(config.index_cache_bytes_max)
+    return cache
+
+
+async def read_slices(
+    store: ObjectStore,
+    slices: Sequence[Slice],
+    columns: Sequence[str] = DEFAULT,
+    aborted: AbortedByStream | None = None,
+    config: ReadConfig | None = None,
+    *,
+    min_timestamp_ms: int | None = None,
+) -> AsyncGenerator[RecordBatch, None]:
+    """The records of all slices. `aclose` the iterator if it is not exhausted.
+
+    min_timestamp_ms: blocks and batches whose records are all older may be left out; records within others are not filtered.
+    Raises ObjectGone (re-plan), ReadError (damage), the store's errors; ValueError for unknown columns.
+    """
+    config = config or ReadConfig()
+    size_bytes = sum(part.size_bytes for part in slices)
+    decoder = await asyncio.to_thread(Decoder, columns, config, size_bytes=size_bytes)
+    work = PartDecoder(decoder, aborted, min_timestamp_ms)
+    fetch = Fetch(store, slices, config, index_cache(store, config), min_timestamp_ms=min_timestamp_ms)
+    gone: ObjectGone | None = None
+    try:
+        while True:
+            try:
+                fetched = await fetch.next()
+            except ObjectGone as error:
+                gone, fetched = error, None
+            batches = work.decode(fetched) if fetched else decoder.flush()
+            while (batch := await asyncio.to_thread(next, batches, None)) is not None:
+                yield batch
+            if fetched is None:
+                break
+    finally:
+        await fetch.close()
+    if gone is not None:
+        raise gone
+
+
+class PartDecoder:
+    """A decoder, with what it needs to know of streams. Serves one thread at a time."""
+
+    def __init__(self, decoder: Decoder, aborted: AbortedByStream | None, min_timestamp_ms: int | None) -> None:
+        self._decoder = decoder
+        self._aborted = {stream_id: Aborted(transactions) for stream_id, transactions in (aborted or {}).items()}
+        self._nothing = Aborted()
+        self._min_timestamp_ms = min_timestamp_ms
+
+    def decode(self, fetched: Fetched) -> Iterator[RecordBatch]:
+        """Arrow batches as they fill up. Raises ReadError."""
+        for piece in fetched.part.pieces:
+            slice_, block, data = piece.slice, piece.block, fetched.block(piece)
+            try:
+                check_block(block, data, slice_.key)
+            except ObjectCorrupt as error:
+                raise ReadError(slice_.key, slice_.topic, slice_.partition, block.start_offset, str(error)) from None
+            place = Place(
+                slice_.key, slice_.topic, slice_.partition, block.start_offset, block.end_offset, slice_.start_offset, slice_.end_offset
+            )
+            aborted = self._aborted.get(slice_.stream_id, self._nothing)
+            yield from self._decoder.decode(data, place, aborted, min_timestamp_ms=self._min_timestamp_ms)

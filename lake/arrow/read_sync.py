@@ -1,0 +1,56 @@
+"""Slices as Arrow batches for code without an event loop, such as Spark's Python workers.
+
+Fetching goes on in the background loop while the caller decodes and works. Waits are bounded by the deadlines of the store's own calls.
+"""
+
+from collections.abc import Generator, Mapping, Sequence
+
+from lake.arrow.background import background
+from lake.arrow.columns import DEFAULT
+from lake.arrow.decode import Decoder
+from lake.arrow.pyarrow_untyped import RecordBatch
+from lake.arrow.read import AbortedByStream, PartDecoder, index_cache
+from lake.fetch.errors import ObjectGone
+from lake.fetch.fetcher import Fetch
+from lake.fetch.limits import ReadConfig
+from lake.fetch.slices import Slice
+
+_CLOSE_S = 10.0
+
+
+def read_slices_sync(
+    store_url: str,
+    slices: Sequence[Slice],
+    columns: Sequence[str] = DEFAULT,
+    aborted: AbortedByStream | None = None,
+    config: ReadConfig | None = None,
+    *,
+    min_timestamp_ms: int | None = None,
+    bodies: Mapping[str, bytes] | None = None,
+) -> Generator[RecordBatch, None, None]:
+    """As `read.read_slices`. Close the iterator if it is not exhausted. bodies: objects that the caller has whole, by key."""
+    config = config or ReadConfig()
+    shared = background()
+    decoder = Decoder(columns, config, size_bytes=sum(part.size_bytes for part in slices))
+    work = PartDecoder(decoder, aborted, min_timestamp_ms)
+
+    async def open_fetch() -> Fetch:
+        store = await shared.store(store_url)
+        return Fetch(store, slices, config, index_cache(store, config), min_timestamp_ms=min_timestamp_ms, bodies=bodies)
+
+    fetch = shared.run(open_fetch())
+    gone: ObjectGone | None = None
+    try:
+        while True:
+            try:
+                fetched = shared.run(fetch.next())
+            except ObjectGone as error:
+                gone, fetched = error, None
+            if fetched is None:
+                break
+            yield from work.decode(fetched)
+        yield from decoder.flush()
+    finally:
+        shared.run(fetch.close(), _CLOSE_S)
+    if gone is not None:
+        raise gone

@@ -1,0 +1,160 @@
+"""Read slices to their end although objects go meanwhile: what is gone is planned anew by its offsets.
+
+Invariants: every offset of the slices is given once, or there is an error that names it; whichever objects hold them, rows are the same,
+also if only committed ones are wanted: what was aborted is looked up once, before anything is read, for what is decided stays so.
+Renewed plans are of the newest manifest and of the same streams: a topic that was deleted and created again is a loss, not other rows.
+Source: ADR 0017.
+"""
+
+import time
+from collections.abc import Callable, Generator, Mapping, Sequence
+from contextlib import closing
+from dataclasses import replace
+from typing import Final
+
+from base.log import get_logger
+from lake.arrow.cluster import REPLANS_MAX, StoreCluster
+from lake.arrow.pyarrow_untyped import RecordBatch
+from lake.arrow.read import AbortedByStream
+from lake.arrow.read_sync import read_slices_sync
+from lake.fetch.errors import ObjectGone, ObjectStaysGone
+from lake.fetch.limits import ReadConfig
+from lake.fetch.slices import Slice
+from lake.manifest.errors import OffsetsLost, TopicReplaced, UnknownPartition
+from lake.manifest.plan import OffsetRange
+from stream.errors import StreamError
+
+_log = get_logger()
+
+PAUSE_MS: Final = 1_000
+"""Between plans that led to nothing: the next manifest comes a second later."""
+
+Lost = Callable[[StreamError], None]
+"""Told what can not be read any more: OffsetsLost, UnknownPartition or TopicReplaced. It raises, or those offsets are left out."""
+
+Planner = Callable[[Sequence[OffsetRange]], list[Slice]]
+Decider = Callable[[Sequence[OffsetRange]], AbortedByStream]
+"""Names every stream that is asked for."""
+
+
+def refuse(error: StreamError) -> None:
+    """A loss is an error."""
+    raise error
+
+
+def read_renewed(
+    cluster: StoreCluster,
+    slices: Sequence[Slice],
+    columns: Sequence[str],
+    config: ReadConfig | None = None,
+    *,
+    committed: bool = False,
+    min_timestamp_ms: int | None = None,
+    pause_ms: int = PAUSE_MS,
+    lost: Lost = refuse,
+    bodies: Mapping[str, bytes] | None = None,
+) -> Generator[RecordBatch, None, None]:
+    """As `read_slices_sync`. committed: leave out aborted transactions; slices must end at last stable offsets or below.
+
+    Raises ObjectStaysGone if new plans do not help, OffsetsMissing, ReadError (damage).
+    """
+    aborted: AbortedByStream | None = None
+    if committed:
+        slices, aborted = decided(cluster.aborted, slices, lost)
+    tries = 0
+    gone_key, is_same = "", False
+    while slices:
+        try:
+            batches = read_slices_sync(
+                cluster.store_url, slices, columns, aborted, config, min_timestamp_ms=min_timestamp_ms, bodies=bodies
+            )
+            with closing(batches):
+                yield from batches
+            return
+        except ObjectGone as gone:
+            left = (gone.slice, *gone.remaining)
+            tries = 1 if _has_advanced(slices, left) else tries + 1
+            gone_key, is_same = gone.slice.key, gone.slice.key == gone_key
+            if tries > REPLANS_MAX:
+                raise ObjectStaysGone(gone.slice, tries, is_same=is_same) from None
+            if tries > 1:
+                time.sleep(pause_ms / 1_000)
+            _log.info("plan_renewed", key=gone.slice.key, slices=len(left))
+        slices = planned_anew(cluster.plan_anew, left, lost)
+
+
+def decided(look: Decider, slices: Sequence[Slice], lost: Lost = refuse) -> tuple[Sequence[Slice], AbortedByStream]:
+    """Those slices of which it is known still what was aborted in them, and that. Raises as `ClusterView.aborted`."""
+    while slices:
+        try:
+            aborted = look(ranges_of(slices))
+        except UnknownPartition as error:
+            lost(error)
+            slices = [part for part in slices if part.topic != error.topic or error.partition not in {None, part.partition}]
+        except OffsetsLost as error:
+            lost(error)
+            slices = [part for item in slices if (part := _slice_from(item, error)) is not None]
+        else:
+            others = sorted({part.topic for part in slices if part.stream_id not in aborted})
+            for topic in others:
+                lost(TopicReplaced(topic))
+            return [part for part in slices if part.topic not in others], aborted
+    return [], {}
+
+
+def planned_anew(plan: Planner, left: Sequence[Slice], lost: Lost = refuse) -> list[Slice]:
+    """The same offsets, in the objects that hold them now."""
+    return planned(plan, ranges_of(left), {(part.topic, part.partition): part.stream_id for part in left}, lost)
+
+
+def planned(plan: Planner, ranges: Sequence[OffsetRange], streams: Mapping[tuple[str, int], int], lost: Lost = refuse) -> list[Slice]:
+    """Slices of these streams and no others. Raises as `ClusterView.plan`."""
+    while ranges:
+        try:
+            slices = plan(ranges)
+        except UnknownPartition as error:
+            lost(error)
+            ranges = [item for item in ranges if item.topic != error.topic or error.partition not in {None, item.partition}]
+        except OffsetsLost as error:
+            lost(error)
+            ranges = [_from(item, error) for item in ranges]
+            ranges = [item for item in ranges if item.start_offset < item.end_offset]
+        else:
+            return _same_streams(slices, streams, lost)
+    return []
+
+
+def ranges_of(slices: Sequence[Slice]) -> list[OffsetRange]:
+    """Slices that follow one another are one range."""
+    ranges: list[OffsetRange] = []
+    for part in slices:
+        item = OffsetRange(part.topic, part.partition, part.start_offset, part.end_offset)
+        last = ranges[-1] if ranges else None
+        if last is not None and last[:2] == item[:2] and last.end_offset == item.start_offset:
+            ranges[-1] = last._replace(end_offset=item.end_offset)
+        else:
+            ranges.append(item)
+    return ranges
+
+
+def _same_streams(slices: list[Slice], streams: Mapping[tuple[str, int], int], lost: Lost) -> list[Slice]:
+    others = sorted({part.topic for part in slices if part.stream_id != streams[part.topic, part.partition]})
+    for topic in others:
+        lost(TopicReplaced(topic))
+    return [part for part in slices if part.topic not in others]
+
+
+def _has_advanced(before: Sequence[Slice], left: Sequence[Slice]) -> bool:
+    return len(left) < len(before) or left[0].start_offset > before[0].start_offset
+
+
+def _slice_from(part: Slice, error: OffsetsLost) -> Slice | None:
+    if (part.topic, part.partition) != (error.topic, error.partition) or part.start_offset >= error.log_start:
+        return part
+    return replace(part, start_offset=error.log_start) if part.end_offset > error.log_start else None
+
+
+def _from(item: OffsetRange, error: OffsetsLost) -> OffsetRange:
+    if (item.topic, item.partition) != (error.topic, error.partition):
+        return item
+    return item._replace(start_offset=max(item.start_offset, error.log_start))

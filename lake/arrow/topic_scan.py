@@ -1,0 +1,266 @@
+"""`scan`: a topic, or a range of it, as Arrow batches from the store alone. For pandas, Polars, DuckDB and programs of one's own.
+
+Invariants: what is read is decided once, by offsets, when `scan` is called: every pass over it gives the same rows, each offset once, in
+offset order within a partition, whatever compaction does meanwhile. What was acknowledged when `scan` was called is in it (WAL tails are
+read). A pass that lasts holds a lease; without one (a store that may only be read) it goes on and plans anew where objects went.
+With `isolation_level="read_committed"` it ends at the last stable offset and leaves out what was aborted; unless told, as with Kafka's
+consumers, transactions are not looked at. Cost: a look into the manifest, then about three parts of input and one Arrow batch of memory.
+"""
+
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import closing
+from dataclasses import replace
+from datetime import UTC, datetime, timedelta
+from typing import Final, Literal, TypeAlias
+from uuid import UUID, uuid4
+
+from base.log import get_logger
+from lake.arrow.cluster import StoreCluster
+from lake.arrow.columns import DEFAULT, arrow_schema
+from lake.arrow.pyarrow_untyped import (
+    RecordBatch,
+    RecordBatchReader,
+    Schema,
+    Table,
+    pa,
+)
+from lake.arrow.renew import planned, read_renewed
+from lake.fetch.limits import ReadConfig
+from lake.manifest.errors import (
+    OffsetsLost,
+    OffsetsMissing,
+    TooManyLeases,
+    UnknownPartition,
+)
+from lake.manifest.plan import OffsetRange
+from lake.manifest.view import PartitionState
+from objectstore.errors import ObjectStoreError
+from stream.format.manifest.model import ManifestRoot
+
+_log = get_logger()
+
+Place: TypeAlias = str | int | datetime | Mapping[int, int]
+"""Where in each partition: `earliest`, `latest`, an offset, a moment (the first record that is as young), or an offset for each of them."""
+
+LEASE_AFTER_S: Final = 30.0
+"""A pass that lasts longer holds a lease. Before, the delete grace of a minute protects it, and short passes cost no PUT."""
+
+LEASE_TTL_MS: Final = 600_000
+LEASE_RENEW_S: Final = 200.0
+_ISOLATION_LEVELS: Final = ("read_uncommitted", "read_committed")
+_EPOCH: Final = datetime.fromtimestamp(0, UTC)
+
+
+def scan(
+    store_url: str,
+    topic: str,
+    *,
+    partitions: Sequence[int] | None = None,
+    start: Place = "earliest",
+    end: Place = "latest",
+    columns: Sequence[str] | None = None,
+    isolation_level: Literal["read_uncommitted", "read_committed"] = "read_uncommitted",
+    views: bool = False,
+    cluster_id: str = "",
+    config: ReadConfig | None = None,
+) -> "Scan":
+    """Read a topic, or a part of it, from the object store as Arrow record batches. No broker is contacted.
+
+    This call fixes the offsets: records that are acknowledged later are not in the scan. Data is read when the scan is iterated.
+    Cost: one or two GETs for the manifest, one for each live WAL, and more only for timestamps.
+
+    Args:
+        store_url: The object store: `s3://BUCKET?endpoint=URL` or `file:DIR`.
+        topic: The name of the topic.
+        partitions: Partition numbers; by default those that `start` or `end` name, else all.
+        start: Where to begin: `earliest`, `latest`, an offset, a mapping from partition to offset, or a `datetime` with a time zone
+            (the first record that is not older).
+        end: Where to end, exclusive; given as `start` is.
+        columns: Columns of Spark's source for Kafka, such as `key`, `value` and `timestamp`; by default all but `headers`.
+        isolation_level: `read_committed` ends at the last stable offset and leaves out aborted transactions, as Kafka's consumers do.
+        views: Return key and value as `binary_view`, which saves a copy; see `ReadConfig.views`.
+        cluster_id: The cluster, needed only if the store holds several.
+        config: Limits: rows and bytes of a batch, memory, requests in flight.
+
+    Returns:
+        A `Scan`: iterate it, call `to_table`, or hand it to Polars, DuckDB, pandas or whatever takes an Arrow stream.
+
+    Raises:
+        ValueError: An argument is not allowed.
+        UnknownPartition: The topic or a partition does not exist.
+        OffsetsLost, OffsetsMissing: `start` lies below the log start of a partition, or `end` beyond its end.
+        ManifestNotFound, SeveralClusters: The store holds no such cluster, or several and `cluster_id` is empty.
+        ObjectStoreError: The URL is invalid, or the store cannot be read.
+
+    Example:
+        >>> polars.from_arrow(scan("s3://my-bucket", "orders", columns=["key", "value"])).height
+        1000
+    """
+    chosen = DEFAULT if columns is None else tuple(columns)
+    config = config or ReadConfig()
+    config = replace(config, views=views or config.views)
+    schema = arrow_schema(chosen, views=config.views)
+    cluster = StoreCluster(store_url, cluster_id)
+    if isolation_level not in _ISOLATION_LEVELS:
+        raise ValueError(f"isolation_level {isolation_level!r}: {' or '.join(_ISOLATION_LEVELS)}")
+    committed = isolation_level == "read_committed"
+    states = _chosen(topic, cluster.partitions(topic, committed=committed), _numbers(partitions, start, end))
+    bounds = {state.partition: state.readable_end(committed=committed) for state in states}
+    starts, ends = _offsets(cluster, states, bounds, start), _offsets(cluster, states, bounds, end)
+    ranges = [_range(state, bounds[state.partition], low, high) for state, low, high in zip(states, starts, ends, strict=True)]
+    streams = {(topic, state.partition): int(state.stream_id) for state in states}
+    return Scan(cluster, ranges, streams, schema, config, committed=committed)
+
+
+class Scan:
+    """A fixed range of offsets of each partition, as `scan` returns it.
+
+    Iterate it, any number of times, or hand it to whatever takes an Arrow stream: `polars.from_arrow(scan)`,
+    `duckdb.sql("SELECT count(*) FROM scan")`, `scan.to_table().to_pandas()`.
+
+    Attributes:
+        schema: The `pyarrow.Schema` of the batches.
+    """
+
+    def __init__(
+        self,
+        cluster: StoreCluster,
+        ranges: Sequence[OffsetRange],
+        streams: Mapping[tuple[str, int], int],
+        schema: Schema,
+        config: ReadConfig | None = None,
+        *,
+        committed: bool = False,
+    ) -> None:
+        """Made by `scan`. streams: the ids of those that the partitions had then."""
+        self._cluster = cluster
+        self._ranges = tuple(ranges)
+        self._streams = dict(streams)
+        self._config = config
+        self._committed = committed
+        self.schema = schema
+
+    @property
+    def offsets(self) -> dict[int, tuple[int, int]]:
+        """Partition number to the first offset and the end offset, exclusive."""
+        return {item.partition: (item.start_offset, item.end_offset) for item in self._ranges}
+
+    def __iter__(self) -> Iterator[RecordBatch]:
+        """Yield `pyarrow.RecordBatch`es, partition by partition, in offset order. Close the iterator if it is not exhausted.
+
+        Raises:
+            OffsetsLost: Retention removed records of the scan meanwhile.
+            TopicReplaced: The topic was deleted and created again meanwhile.
+            UnknownPartition: The topic was deleted meanwhile.
+            OffsetsMissing, ObjectStaysGone: The store has lost objects.
+            ReadError: An object is damaged.
+            ObjectStoreError: The store cannot be read.
+        """
+        ranges = [item for item in self._ranges if item.start_offset < item.end_offset]
+        if not ranges:
+            return
+        slices = planned(self._cluster.plan_anew, ranges, self._streams)
+        bodies = self._cluster.bodies(slices)
+        batches = read_renewed(self._cluster, slices, self.schema.names, self._config, committed=self._committed, bodies=bodies)
+        with closing(batches), closing(ScanLease(self._cluster)) as lease:
+            for batch in batches:
+                yield batch
+                lease.keep()
+
+    def __arrow_c_stream__(self, requested_schema: object = None) -> object:
+        """Arrow's PyCapsule protocol: DuckDB, Polars, pandas and others read from here."""
+        return self.to_reader().__arrow_c_stream__(requested_schema)
+
+    def to_reader(self) -> RecordBatchReader:
+        """Return a `pyarrow.RecordBatchReader` that reads the scan once."""
+        return pa.RecordBatchReader.from_batches(self.schema, iter(self))
+
+    def to_table(self) -> Table:
+        """Read everything into memory, as a `pyarrow.Table`."""
+        return pa.Table.from_batches(iter(self), self.schema)
+
+    def __repr__(self) -> str:
+        places = ", ".join(f"{topic}-{partition} [{start}, {end})" for topic, partition, start, end in self._ranges[:4])
+        return f"Scan({places}{', ...' if len(self._ranges) > 4 else ''})"
+
+
+class ScanLease:
+    """Of one pass: taken when it has lasted, renewed between batches, released at its end. Never fails: plans are renewed without it."""
+
+    def __init__(self, cluster: StoreCluster, now_s: Callable[[], float] = time.monotonic) -> None:
+        self._cluster = cluster
+        self._now_s = now_s
+        self._root: ManifestRoot = cluster.root()
+        self._due_s = now_s() + LEASE_AFTER_S
+        self._lease_id: UUID | None = None
+
+    def keep(self) -> None:
+        if self._now_s() < self._due_s:
+            return
+        self._due_s = self._now_s() + LEASE_RENEW_S
+        lease_id, is_held = self._lease_id or uuid4(), self._lease_id is not None
+        try:
+            self._cluster.lease(lease_id, self._root, LEASE_TTL_MS, "scan", renewed=is_held)
+            self._lease_id = lease_id
+        except (TooManyLeases, ObjectStoreError, TimeoutError) as error:
+            _log.warning("scan_without_lease", error=str(error), hint="objects that go meanwhile are planned anew")
+
+    def close(self) -> None:
+        if self._lease_id is not None:
+            try:
+                self._cluster.release(self._lease_id)
+            except (ObjectStoreError, TimeoutError) as error:
+                _log.warning("scan_lease_not_released", error=str(error), hint="it expires by itself")
+
+
+def _numbers(partitions: Sequence[int] | None, start: Place, end: Place) -> list[int] | None:
+    """The partitions that are asked for; None: all."""
+    if partitions is not None and len(set(partitions)) != len(partitions):
+        raise ValueError(f"partitions {list(partitions)}: each once")
+    named = [set(item) for item in (start, end) if isinstance(item, Mapping)]
+    if partitions is None and named:
+        partitions = sorted(named[0])
+    if partitions is not None and any(not set(partitions) <= item for item in named):
+        raise ValueError(f"start and end must each name an offset for every partition of {sorted(partitions)}")
+    return None if partitions is None else sorted(partitions)
+
+
+def _chosen(topic: str, states: Sequence[PartitionState], numbers: Sequence[int] | None) -> list[PartitionState]:
+    existing = {state.partition: state for state in states}
+    for number in numbers or ():
+        if number not in existing:
+            raise UnknownPartition(topic, number)
+    return [existing[number] for number in (sorted(existing) if numbers is None else numbers)]
+
+
+def _offsets(cluster: StoreCluster, states: Sequence[PartitionState], ends: Mapping[int, int], place: Place) -> list[int]:
+    """Of each partition."""
+    if place == "earliest":
+        return [state.log_start for state in states]
+    if place == "latest":
+        return [ends[state.partition] for state in states]
+    if isinstance(place, datetime):
+        if place.tzinfo is None:
+            raise ValueError(f"{place!r} has no time zone")
+        timestamp_ms = -((_EPOCH - place) // timedelta(milliseconds=1))
+        wanted = [(OffsetRange(state.topic, state.partition, state.log_start, ends[state.partition]), timestamp_ms) for state in states]
+        found = cluster.first_at(wanted)
+        return [ends[state.partition] if offset is None else offset for state, offset in zip(states, found, strict=True)]
+    if isinstance(place, Mapping):
+        return [place[state.partition] for state in states]
+    if isinstance(place, str):
+        raise ValueError(f"{place!r} is no place in a topic: 'earliest', 'latest', an offset, a datetime, or {{partition: offset}}")
+    return [place] * len(states)
+
+
+def _range(state: PartitionState, readable_end: int, start: int, end: int) -> OffsetRange:
+    """Raises unless it lies in the partition as it is now."""
+    topic, partition = state.topic, state.partition
+    if start < 0 or end < start:
+        raise ValueError(f"{topic}-{partition}: [{start}, {end}) is no range of offsets")
+    if start < state.log_start:
+        raise OffsetsLost(topic, partition, start, min(end, state.log_start), state.log_start)
+    if end > readable_end:
+        raise OffsetsMissing(topic, partition, max(start, readable_end), end)
+    return OffsetRange(topic, partition, start, end)

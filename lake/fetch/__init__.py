@@ -1,0 +1,1 @@
+"""Fetch the parts of objects that slices name. Needs neither Arrow nor Spark."""

@@ -1,0 +1,178 @@
+"""Get the parts of slices from the store, in order, ahead of the one that decodes them.
+
+What the caller has whole already is not asked for.
+
+Invariant: parts come in the order of the slices; on their way are at most `parts_ahead_max` parts' bytes (or one larger part), and indexes
+of `gets_in_flight_max` objects, of which small ones come whole. An object that is gone is ObjectGone with all that is left to read.
+Deadlines and retries are the store's. Source: AutoMQ `ObjectReader`.
+"""
+
+import asyncio
+from collections import deque
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from itertools import groupby
+
+from lake.fetch.errors import ObjectGone, ReadError
+from lake.fetch.limits import ReadConfig
+from lake.fetch.parts import (
+    Part,
+    Piece,
+    coalesce,
+    pieces_of,
+    rest_of,
+)
+from lake.fetch.slices import Slice
+from objectstore.errors import ObjectNotFound, RangeNotSatisfiable
+from objectstore.ports import ObjectStore
+from stream.cache.block_cache import ByteLru
+from stream.errors import ObjectCorrupt
+from stream.format.decoder import NeedMore, ObjectIndex, parse_tail
+from stream.format.layout import TAIL_BYTES
+
+IndexCache = ByteLru[str, ObjectIndex]
+
+_Numbered = tuple[int, Slice]
+
+
+@dataclass(frozen=True, slots=True)
+class Fetched:
+    """A part and its bytes."""
+
+    part: Part
+    data: memoryview
+
+    def block(self, piece: Piece) -> memoryview:
+        at = piece.block.position - self.part.start
+        return self.data[at : at + piece.block.size_bytes]
+
+
+class Fetch:
+    """One pass over slices. `next` until it gives None, then (or at any time) `close`. Belongs to one event loop."""
+
+    def __init__(
+        self,
+        store: ObjectStore,
+        slices: Sequence[Slice],
+        config: ReadConfig,
+        indexes: IndexCache,
+        *,
+        min_timestamp_ms: int | None = None,
+        bodies: Mapping[str, bytes] | None = None,
+    ) -> None:
+        """bodies: whole objects by key."""
+        self._store = store
+        self._slices = slices
+        self._config = config
+        self._indexes = indexes
+        self._min_timestamp_ms = min_timestamp_ms
+        self._bodies = bodies or {}
+        objects = groupby(enumerate(slices), key=lambda numbered: numbered[1].key)
+        self._objects: deque[list[_Numbered]] = deque(list(group) for _, group in objects)
+        self._opening: deque[asyncio.Task[list[tuple[Part, bytes | None]]]] = deque()
+        self._planned: deque[tuple[Part, bytes | None]] = deque()
+        self._loading: deque[tuple[Part, asyncio.Task[memoryview]]] = deque()
+        self._loading_bytes = 0
+
+    async def next(self) -> Fetched | None:
+        """The next part, or None behind the last. Raises ObjectGone, ReadError and the store's errors."""
+        while True:
+            self._go_ahead()
+            if self._loading:
+                part, task = self._loading[0]
+                data = await task
+                self._loading.popleft()
+                self._loading_bytes -= part.end - part.start
+                self._go_ahead()
+                return Fetched(part, data)
+            if not self._opening:
+                return None
+            self._planned.extend(await self._opening[0])
+            self._opening.popleft()
+
+    async def close(self) -> None:
+        """Cancel what is under way and wait for its end."""
+        tasks: list[asyncio.Task[object]] = [*self._opening, *(task for _, task in self._loading)]
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+        self._objects.clear()
+        self._opening.clear()
+        self._planned.clear()
+        self._loading.clear()
+
+    def _go_ahead(self) -> None:
+        """Start whatever may be under way. A failed object is left where it is: `next` meets it when its turn comes."""
+        config = self._config
+        while True:
+            while self._objects and len(self._opening) < config.gets_in_flight_max:
+                self._opening.append(asyncio.ensure_future(self._open(self._objects.popleft())))
+            while self._planned and len(self._loading) < config.gets_in_flight_max:
+                part, data = self._planned[0]
+                size_bytes = part.end - part.start
+                if self._loading and self._loading_bytes + size_bytes > config.parts_ahead_max * config.part_bytes_max:
+                    return
+                self._planned.popleft()
+                self._loading_bytes += size_bytes
+                self._loading.append((part, asyncio.ensure_future(self._load(part, data))))
+            opened = self._opening[0] if self._opening else None
+            if self._planned or opened is None or not opened.done() or opened.cancelled() or opened.exception() is not None:
+                return
+            self._planned.extend(opened.result())
+            self._opening.popleft()
+
+    # --- the store --------------------------------------------------------------------------------------------------------------------
+
+    async def _open(self, numbered: list[_Numbered]) -> list[tuple[Part, bytes | None]]:
+        """The parts to read of one object; with its bytes if they came along with the index."""
+        first, slice_ = numbered[0]
+        try:
+            index, data = await self._index(slice_)
+            pieces = [piece for number, s in numbered for piece in pieces_of(number, s, index, self._config, self._min_timestamp_ms)]
+        except ObjectNotFound:
+            raise ObjectGone(slice_, tuple(self._slices[first + 1 :])) from None
+        except ObjectCorrupt as error:
+            raise ReadError(slice_.key, slice_.topic, slice_.partition, slice_.start_offset, str(error)) from None
+        return [(part, data) for part in coalesce(pieces, self._config)]
+
+    async def _index(self, slice_: Slice) -> tuple[ObjectIndex, bytes | None]:
+        """The object's index, and all of the object if it is small."""
+        body = self._bodies.get(slice_.key)
+        index = self._indexes.get(slice_.key)
+        if index is not None:
+            return index, body
+        size_bytes = slice_.object_size_bytes
+        is_small = body is not None or size_bytes <= max(self._config.gap_bytes_max, TAIL_BYTES)
+        position = 0 if is_small else size_bytes - TAIL_BYTES
+        tail = body or await self._get(slice_.key, position, size_bytes)
+        parsed = parse_tail(tail, size_bytes, slice_.key)
+        if isinstance(parsed, NeedMore):
+            tail = await self._get(slice_.key, parsed.position, size_bytes)
+            parsed = parse_tail(tail, size_bytes, slice_.key)
+        if isinstance(parsed, NeedMore):
+            raise ObjectCorrupt(slice_.key, parsed.position, "the footer changed between two reads")
+        self._indexes.put(slice_.key, parsed, parsed.size_bytes)
+        return parsed, tail if is_small else None
+
+    async def _load(self, part: Part, data: bytes | None) -> memoryview:
+        if data is not None:
+            return memoryview(data)[part.start : part.end]
+        piece = part.pieces[0]
+        try:
+            return memoryview(await self._get(piece.slice.key, part.start, part.end))
+        except ObjectNotFound:
+            raise ObjectGone(*rest_of(self._slices, piece)) from None
+        except ObjectCorrupt as error:
+            slice_ = piece.slice
+            raise ReadError(slice_.key, slice_.topic, slice_.partition, piece.block.start_offset, str(error)) from None
+
+    async def _get(self, key: str, start: int, end: int) -> bytes:
+        if end <= start:
+            raise ObjectCorrupt(key, start, f"an object of {end} bytes")
+        try:
+            data = await self._store.get_range(key, start, end - start)
+        except RangeNotSatisfiable:
+            raise ObjectCorrupt(key, start, f"is shorter than the {end} bytes that were expected") from None
+        if len(data) != end - start:
+            raise ObjectCorrupt(key, start, f"{len(data)} bytes came, {end - start} were asked for")
+        return data

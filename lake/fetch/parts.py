@@ -1,0 +1,77 @@
+"""Which bytes of an object to read for slices of it: the blocks of their streams and offsets, near ones together.
+
+Invariant: pieces come in the order of the slices and of their offsets, so that "everything before this piece" means something. Must not
+do I/O. Source: AutoMQ `ObjectReader`, `StreamReader`.
+"""
+
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, replace
+
+from base.ids import StreamId
+from lake.fetch.errors import ReadError
+from lake.fetch.limits import ReadConfig
+from lake.fetch.slices import Slice
+from stream.format.decoder import ObjectIndex
+from stream.format.layout import BlockEntry
+
+
+@dataclass(frozen=True, slots=True)
+class Piece:
+    """A block, and for which slice it is read."""
+
+    ordinal: int
+    """Of the slice among all that are read."""
+    slice: Slice
+    block: BlockEntry
+
+
+@dataclass(frozen=True, slots=True)
+class Part:
+    """Bytes [start, end) of an object: one GET."""
+
+    start: int
+    end: int
+    pieces: Sequence[Piece]
+
+
+def pieces_of(ordinal: int, slice_: Slice, index: ObjectIndex, config: ReadConfig, min_timestamp_ms: int | None = None) -> Iterator[Piece]:
+    """The blocks to read; those whose records are all older than min_timestamp_ms are left out.
+
+    Raises ReadError if the object does not hold the slice, or a block is too large.
+    """
+    blocks = index.blocks_of(StreamId(slice_.stream_id), slice_.start_offset, slice_.end_offset)
+    if not blocks or blocks[0].start_offset > slice_.start_offset or blocks[-1].end_offset < slice_.end_offset:
+        what = f"the object does not hold [{slice_.start_offset}, {slice_.end_offset}) of stream {slice_.stream_id}"
+        raise ReadError(slice_.key, slice_.topic, slice_.partition, slice_.start_offset, what)
+    for block in blocks:
+        if min_timestamp_ms is not None and block.max_timestamp_ms < min_timestamp_ms:
+            continue
+        if block.size_bytes > config.block_bytes_max:
+            what = f"a block of {block.size_bytes} bytes is larger than block_bytes_max = {config.block_bytes_max}"
+            raise ReadError(slice_.key, slice_.topic, slice_.partition, block.start_offset, what)
+        yield Piece(ordinal, slice_, block)
+
+
+def coalesce(pieces: Iterable[Piece], config: ReadConfig) -> list[Part]:
+    """Pieces of one object as GETs: forward only, over small gaps, of limited size."""
+    parts: list[Part] = []
+    run: list[Piece] = []
+    start = end = 0
+    for piece in pieces:
+        position, block_end = piece.block.position, piece.block.position + piece.block.size_bytes
+        if run and (not 0 <= position - end <= config.gap_bytes_max or block_end - start > config.part_bytes_max):
+            parts.append(Part(start, end, run))
+            run = []
+        if not run:
+            start = position
+        run.append(piece)
+        end = block_end
+    if run:
+        parts.append(Part(start, end, run))
+    return parts
+
+
+def rest_of(slices: Sequence[Slice], piece: Piece) -> tuple[Slice, tuple[Slice, ...]]:
+    """(what is left of the piece's slice from this piece on, the slices behind it)."""
+    start_offset = max(piece.slice.start_offset, piece.block.start_offset)
+    return replace(piece.slice, start_offset=start_offset), tuple(slices[piece.ordinal + 1 :])

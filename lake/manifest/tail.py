@@ -1,0 +1,248 @@
+"""What lies in WALs and is not committed yet: each live WAL walked from its first uncommitted slot to the first hole or fence.
+
+Invariants: only the contiguous run of slots counts: it is what a recoverer would take, so what was acknowledged is in it, and
+what is in it is never taken back. A cursor goes forward only, so a running reader asks for new slots alone, and one that is idle costs one
+GET a WAL, and a LIST now and then. Slots are forgotten when the manifest says that they are committed. A slot that is lost or damaged is
+never passed over in silence: what it may concern is in doubt (`doubt_of`), and it is read again in the next walk. Must not write: readers
+never fence. Source: `stream.recovery.recoverer`, ADR 0037.
+"""
+
+import asyncio
+from collections import deque
+from collections.abc import Awaitable, Iterable, Mapping, Sequence
+from typing import NamedTuple
+
+from base.ids import StreamId, WalSequence
+from base.log import get_logger
+from lake.manifest.plan import TailRange
+from objectstore.ports import ObjectStore
+from stream.cache.block_cache import ByteLru
+from stream.errors import ObjectCorrupt, WalSlotLost
+from stream.format.decoder import ObjectIndex, is_intact
+from stream.format.keys import wal_key
+from stream.format.manifest.model import LiveWal
+from stream.ports import StreamRange, WalIdentity
+from stream.recovery.salvage import BadSlot
+from stream.recovery.slots_behind import SlotsBehind
+from stream.wal.slot_reader import Keep, read_slot
+
+_log = get_logger()
+
+SLOTS_MAX = 10_000
+"""Uncommitted slots of one WAL that are looked at; brokers keep a few hundred. What lies behind shows as soon as some are committed."""
+
+WALK_S_MAX = 10.0
+"""One walk ends after this even if there is more: a writer may be as fast as the store. The next walk goes on from there."""
+
+LOOK_BEHIND_S = 30.0
+"""How often a LIST looks for slots behind the end of a WAL. A slot that the store lost under a living writer does not matter any more when
+the writer has merged and committed its data, which it does in this time (`upload.block.max.age.ms`)."""
+
+READ_AHEAD_MAX = 16
+GETS_IN_FLIGHT_MAX = 64
+"""Over all WALs."""
+
+BODIES_BYTES_MAX = 8 << 20
+"""Of slots that came whole with their index, the newest are kept for who reads what was found: a second GET costs as much as the first."""
+
+
+class _Slot(NamedTuple):
+    sequence: WalSequence
+    object_size_bytes: int
+    ranges: Mapping[StreamId, StreamRange]
+
+
+class _Cursor:
+    """One WAL, as far as it was walked."""
+
+    def __init__(self, store: ObjectStore, wal: LiveWal, gets: asyncio.Semaphore, keep: Keep) -> None:
+        self._store = store
+        self._keep = keep
+        self._writer = wal.writer
+        self._gets = gets
+        self._next = wal.first_slot
+        self._ended = False
+        self._window = 1
+        self._behind: SlotsBehind | None = None
+        self._look_at = -LOOK_BEHIND_S
+        self.slots: deque[_Slot] = deque()
+        self.bad_slots: list[BadSlot] = []
+        """Lost or damaged, in order."""
+        self._is_suspect = False
+        """The walk before this one found bad slots."""
+
+    def forget_below(self, sequence: WalSequence) -> None:
+        while self.slots and self.slots[0].sequence < sequence:
+            self.slots.popleft()
+        self.bad_slots = [slot for slot in self.bad_slots if slot.sequence >= sequence]
+        self._next = max(self._next, sequence)
+
+    async def advance(self) -> bool:
+        """Read to the first hole or fence, or for WALK_S_MAX. Return whether there are bad slots that the walk before did not find.
+
+        Raises ObjectStoreError; what was known before is then still known.
+        """
+        before = (deque(self.slots), list(self.bad_slots), self._next) if self.bad_slots else None
+        known = {slot.sequence for slot in self.bad_slots}
+        try:
+            await self._advance()
+        except BaseException:
+            if before is not None:
+                self.slots, self.bad_slots, self._next = before
+            raise
+        return any(slot.sequence not in known for slot in self.bad_slots)
+
+    async def _advance(self) -> None:
+        self._go_back()
+        found = 0
+        now = asyncio.get_running_loop().time
+        until = now() + WALK_S_MAX
+        reads: deque[asyncio.Task[ObjectIndex | None]] = deque()
+        self._behind = None
+        try:
+            while not self._ended and len(self.slots) < SLOTS_MAX and now() < until:
+                while len(reads) < self._window:
+                    reads.append(asyncio.ensure_future(self._read(WalSequence(self._next + len(reads)))))
+                index = await self._sound(reads.popleft()) or await self._lost(now(), reads)
+                if index is None:
+                    break
+                if isinstance(index, BadSlot):
+                    self.bad_slots.append(index)
+                elif index.is_fence:
+                    self._ended = True
+                    break
+                else:
+                    ranges = {part.stream_id: part for part in index.ranges}
+                    self.slots.append(_Slot(self._next, index.object_size_bytes, ranges))
+                self._next = WalSequence(self._next + 1)
+                found += 1
+                self._window = min(READ_AHEAD_MAX, self._window * 2)
+        finally:
+            for read in reads:
+                read.cancel()
+            await asyncio.gather(*reads, return_exceptions=True)
+        self._window = min(READ_AHEAD_MAX, found + 1)
+        if len(self.slots) >= SLOTS_MAX:
+            _log.warning("wal_tail_too_long", node_id=self._writer.node_id, node_epoch=self._writer.node_epoch, slot_count=SLOTS_MAX)
+
+    def key_of(self, slot: _Slot) -> str:
+        return wal_key(self._writer, slot.sequence)
+
+    def bad_slot_of(self, stream_id: StreamId, end: int) -> BadSlot | None:
+        """The first bad slot that may hold records of the stream, which is known without a gap up to `end`.
+
+        A range behind a bad slot that ends there or before proves that the bad slot held nothing that is missing.
+        """
+        if not self.bad_slots:
+            return None
+        known = (slot.sequence for slot in self.slots if (part := slot.ranges.get(stream_id)) is not None and part.end_offset <= end)
+        proved = max(known, default=-1)
+        return next((slot for slot in self.bad_slots if slot.sequence > proved), None)
+
+    def has_gap_behind(self, stream_id: StreamId, end: int) -> bool:
+        """Return whether a slot holds records of the stream behind `end` that do not continue it."""
+        parts = (slot.ranges.get(stream_id) for slot in self.slots)
+        return any(part is not None and part.start_offset > end for part in parts)
+
+    def _go_back(self) -> None:
+        """A bad slot may have been restored: read on from there."""
+        self._is_suspect = bool(self.bad_slots)
+        if self.bad_slots:
+            self._next = self.bad_slots[0].sequence
+            self.bad_slots.clear()
+            self._ended = False
+            while self.slots and self.slots[-1].sequence > self._next:
+                self.slots.pop()
+
+    async def _sound(self, read: Awaitable[ObjectIndex | None]) -> ObjectIndex | BadSlot | None:
+        try:
+            return await read
+        except ObjectCorrupt as error:
+            return BadSlot(self._next, error.key, error)
+
+    async def _lost(self, now: float, reads: Iterable[Awaitable[ObjectIndex | None]]) -> ObjectIndex | BadSlot | None:
+        """The next slot is free, or was; None: nothing proves that it was durable. reads: of slots behind it, which are under way."""
+        if self._behind is None:
+            known = [index for index in await asyncio.gather(*reads, return_exceptions=True) if isinstance(index, ObjectIndex)]
+            is_proven = any(index.header.durable_below > self._next for index in known)
+            if now < self._look_at + LOOK_BEHIND_S and not self._is_suspect and not is_proven:
+                return None
+            self._look_at = now
+            self._behind = SlotsBehind(self._store, self._writer, self._next)
+            await self._behind.list()
+        proof = await self._behind.proof_of(self._next)
+        if not proof:
+            return None
+        key = wal_key(self._writer, self._next)
+        return await self._sound(self._read(self._next)) or BadSlot(self._next, key, WalSlotLost(key, proof))
+
+    async def _read(self, sequence: WalSequence) -> ObjectIndex | None:
+        async with self._gets:
+            return await read_slot(self._store, self._writer, sequence, keep=self._keep)
+
+
+class WalTails:
+    """The tails of all live WALs of a cluster. One per reader; `advance` is not to be called twice at once."""
+
+    def __init__(self, store: ObjectStore) -> None:
+        self._store = store
+        self._gets = asyncio.Semaphore(GETS_IN_FLIGHT_MAX)
+        self._cursors: dict[WalIdentity, _Cursor] = {}
+        self._bodies: ByteLru[str, bytes] = ByteLru(BODIES_BYTES_MAX)
+
+    @property
+    def slot_count(self) -> int:
+        return sum(len(cursor.slots) for cursor in self._cursors.values())
+
+    def follow(self, wals: Sequence[LiveWal]) -> None:
+        """As the newest manifest has it: what ended is committed, and so is what lies below the first slots."""
+        known, self._cursors = self._cursors, {}
+        for wal in wals:
+            cursor = known.get(wal.writer) or _Cursor(self._store, wal, self._gets, self._keep)
+            cursor.forget_below(wal.first_slot)
+            self._cursors[wal.writer] = cursor
+
+    async def advance(self) -> bool:
+        """Read what is new in each of them, all at once. Return whether a bad slot was found that was not known."""
+        results = await asyncio.gather(*(cursor.advance() for cursor in self._cursors.values()), return_exceptions=True)
+        for result in results:
+            if isinstance(result, BaseException):
+                raise result
+        return any(results)
+
+    def doubt_of(self, leader: int, stream_id: StreamId, end: int) -> BadSlot | None:
+        """A bad slot that may hold records of this data stream, which is known without a gap up to `end`; None: there is none.
+
+        leader: of the partition, by a root that is newer than the bad slot; -1: nobody. What one broker has not committed lies in a WAL of
+        that broker, for a partition changes its leader only when everything is committed. Records behind a gap name their WAL.
+        """
+        for writer, cursor in self._cursors.items():
+            bad = cursor.bad_slot_of(stream_id, end)
+            if bad is not None and (leader in (-1, writer.node_id) or cursor.has_gap_behind(stream_id, end)):
+                return bad
+        return None
+
+    def body_of(self, key: str) -> bytes | None:
+        """All of a slot, if it was small and is not long ago."""
+        return self._bodies.get(key)
+
+    def _keep(self, key: str, index: ObjectIndex, body: bytes) -> None:
+        """Only what is intact: who reads it later could not ask the store again."""
+        view = memoryview(body)
+        if all(is_intact(block, view[block.position : block.position + block.size_bytes]) for block in index.blocks()):
+            self._bodies.put(key, body, len(body))
+
+    def ranges_of(self, stream_id: StreamId) -> list[TailRange]:
+        """What the slots hold of one stream, committed or not, in no particular order across WALs."""
+        found: list[TailRange] = []
+        for cursor in self._cursors.values():
+            for slot in cursor.slots:
+                part = slot.ranges.get(stream_id)
+                if part is not None:
+                    key, size_bytes = cursor.key_of(slot), slot.object_size_bytes
+                    found.append(
+                        TailRange(
+                            key, size_bytes, part.start_offset, part.end_offset, part.record_count, part.size_bytes, part.max_timestamp_ms
+                        )
+                    )
+        return found

@@ -1,0 +1,479 @@
+"""A cluster as a reader sees it that has only the store: the newest manifest, the tails of the WALs, and plans made from both.
+
+Invariants: one view is of one moment of the metadata, and goes forward only: a manifest older than one that was seen is refused. An offset
+that was seen is never unseen, because WAL slots are kept until a manifest says that they are committed. Nothing is asked of brokers or
+controllers. Cost: a refresh of an idle cluster is one GET for the manifest and one for each live WAL, all of keys that do not exist yet.
+One event loop; calls wait for one another.
+"""
+
+import asyncio
+import re
+from collections import OrderedDict
+from collections.abc import Awaitable, Callable, Iterable, Sequence
+from dataclasses import dataclass, replace
+from typing import TypeVar
+from uuid import UUID
+
+from base.ids import StreamId
+from lake.fetch.errors import ObjectGone
+from lake.fetch.slices import Slice
+from lake.manifest.errors import (
+    EndInDoubt,
+    ManifestNotFound,
+    ManifestWentBack,
+    OffsetsLost,
+    OffsetsMissing,
+    SeveralClusters,
+    UnknownPartition,
+    WalksTooSlow,
+)
+from lake.manifest.plan import (
+    OffsetRange,
+    Source,
+    TailRange,
+    joined_tail,
+    pages_wanted,
+    plan,
+)
+from lake.manifest.sections import SectionReader, load_root
+from lake.manifest.tail import WalTails
+from lake.manifest.transactions import TransactionEvents
+from objectstore.errors import ObjectNotFound
+from objectstore.ports import ObjectStore
+from stream.errors import ObjectCorrupt
+from stream.format.keys import (
+    MANIFEST_ROOT,
+    manifest_key,
+    manifest_prefix,
+    parse_manifest_key,
+)
+from stream.format.manifest import codec
+from stream.format.manifest.model import (
+    PARTITIONS_PER_SHARD,
+    CommittedLog,
+    Entries,
+    ManifestRoot,
+    PageRef,
+    PartitionEntry,
+    SectionRef,
+    Shard,
+    StreamEntry,
+    TopicEntry,
+)
+from stream.format.transaction_log import AbortedTransaction
+
+PROBE_S = 60.0
+"""Within this time since the newest version was known for sure, its successor cannot have been published and deleted again
+(`manifest_grace_ms` is longer): one GET of the next key tells whether there is a newer one. Afterwards a LIST does."""
+
+LEADERS_LAG_S = 3.0
+"""How long a manifest may lack a change of leader: `manifest.interval.ms` is 1 s, and a publication takes its time. Waited for only when a
+lost or damaged slot is found."""
+
+_PROBES_MAX = 3
+_TRIES_MAX = 3
+PAGE_CACHE_ENTRIES_MAX = 300_000
+"""About 40 MiB with their keys."""
+
+_TXN_READS_MAX = 32
+"""Txn streams that are read at once."""
+
+_T = TypeVar("_T")
+_K = TypeVar("_K")
+
+
+@dataclass(frozen=True, slots=True)
+class PartitionState:
+    """One partition now. end_offset: of what is durable, WAL tails included; committed_end: of what needs no WAL.
+
+    last_stable_offset: up to where transactions are decided, if it was asked for; never goes back.
+    """
+
+    topic: str
+    topic_id: UUID
+    partition: int
+    stream_id: StreamId
+    leader: int
+    log_start: int
+    committed_end: int
+    end_offset: int
+    last_stable_offset: int | None = None
+
+    @property
+    def high_watermark(self) -> int:
+        return self.end_offset
+
+    def readable_end(self, *, committed: bool) -> int:
+        """For one who reads committed records, or all."""
+        end = self.last_stable_offset if committed else self.end_offset
+        assert end is not None, "the last stable offset was not asked for"
+        return max(end, self.log_start)
+
+
+class ClusterView:
+    """`refresh` first, and before each look that has to be fresh. The store stays the caller's."""
+
+    def __init__(self, store: ObjectStore, cluster_id: str = "") -> None:
+        """cluster_id: empty if the store holds only one cluster."""
+        self._store = store
+        self._cluster_id = cluster_id
+        self._sections = SectionReader(store, cluster_id)
+        self._tails = WalTails(store)
+        self._events = TransactionEvents(store)
+        self._unstable: dict[int, tuple[int, int]] = {}
+        """Of a txn stream: the end at which it was read last, and what its last event said."""
+        self._root: ManifestRoot | None = None
+        self._topics: dict[str, TopicEntry] = {}
+        self._newest_at = 0.0
+        self._shards: dict[SectionRef, Shard] = {}
+        self._pages: OrderedDict[SectionRef, Entries] = OrderedDict()
+        self._page_entries = 0
+        self._lock = asyncio.Lock()
+
+    @property
+    def root(self) -> ManifestRoot:
+        """The manifest of this view. Only after `refresh`."""
+        assert self._root is not None, "refresh() first"
+        return self._root
+
+    @property
+    def cluster_id(self) -> str:
+        return self._cluster_id
+
+    async def refresh(self) -> ManifestRoot:
+        """The newest manifest, and the WALs to their ends.
+
+        Raises ManifestNotFound, SeveralClusters, ManifestWentBack, WalksTooSlow, ObjectCorrupt (of a manifest), ObjectStoreError; the view
+        is then as before. Lost and damaged WAL slots raise EndInDoubt when the end of a partition is asked for that they may concern.
+        """
+        async with self._lock:
+            return await self._refresh()
+
+    def topics(self, pattern: str | None = None) -> list[TopicEntry]:
+        """All topics by name, or those whose whole name the regular expression matches."""
+        matches = re.compile(pattern or ".*").fullmatch
+        return sorted((topic for topic in self.root.topics if matches(topic.name)), key=lambda topic: topic.name)
+
+    async def partitions(self, topics: Sequence[str], *, committed: bool = False) -> list[PartitionState]:
+        """Every partition of these topics, as of the last refresh. Raises UnknownPartition for a topic that does not exist, EndInDoubt.
+
+        committed: with last stable offsets. Cost: a GET or two more for each partition whose transactions went on since the last time.
+        """
+        return await self._tried(lambda: self._states(topics, committed))
+
+    async def plan(self, wanted: Sequence[OffsetRange], *, timestamp_from_ms: int | None = None) -> list[Slice]:
+        """Slices that cover the wanted offsets exactly once, in the order of `wanted`. See `lake.manifest.plan`.
+
+        Raises UnknownPartition, OffsetsLost, OffsetsMissing. Cost: a GET per shard and per 4 MiB of pages that are not in the cache.
+        """
+        return await self._tried(lambda: self._plan(wanted, timestamp_from_ms))
+
+    def bodies_of(self, slices: Iterable[Slice]) -> dict[str, bytes]:
+        """By key the objects that this view has read whole: WAL slots of a few KiB, to which nothing is ever changed."""
+        found: dict[str, bytes] = {}
+        for key in {part.key for part in slices}:
+            body = self._tails.body_of(key)
+            if body is not None:
+                found[key] = body
+        return found
+
+    async def aborted(self, wanted: Sequence[OffsetRange]) -> dict[int, list[AbortedTransaction]]:
+        """By data stream id (every one that is asked for) what is aborted of the ranges: the same whenever it is asked.
+
+        Raises UnknownPartition; OffsetsLost if it is not known any more; OffsetsMissing for what is not decided yet. Cost: one or more GETs
+        for each range, none for partitions without transactions.
+        """
+        return await self._tried(lambda: self._aborted(wanted))
+
+    async def _tried(self, look: Callable[[], Awaitable[_T]]) -> _T:
+        """Again on a newer manifest where something is gone: this view is old."""
+        async with self._lock:
+            for attempt in range(_TRIES_MAX):
+                try:
+                    return await look()
+                except (ObjectNotFound, ObjectGone):
+                    if attempt == _TRIES_MAX - 1:
+                        raise
+                    await self._reload()
+        raise AssertionError("the last attempt raises")
+
+    async def committed(self, topic: str) -> list[CommittedLog]:
+        """Every entry of every partition, as of the last refresh: 100 bytes each. Raises UnknownPartition."""
+        async with self._lock:
+            for attempt in range(_TRIES_MAX):
+                try:
+                    return await self._committed(self._topic(topic))
+                except ObjectNotFound:
+                    if attempt == _TRIES_MAX - 1:
+                        raise
+                    await self._reload()
+        raise AssertionError("the last attempt raises")
+
+    # --- the manifest -----------------------------------------------------------------------------------------------------------------
+
+    async def _refresh(self) -> ManifestRoot:
+        now = asyncio.get_running_loop().time
+        took_s, grace_s = 0.0, 0.0
+        for tries_left in reversed(range(_TRIES_MAX)):
+            began = now()
+            root = await self._newest()
+            self._root = root
+            self._topics = {topic.name: topic for topic in root.topics}
+            self._newest_at = began
+            self._tails.follow(root.wals)
+            wanted = {ref for topic in root.topics for ref in topic.shards}
+            self._shards = {ref: shard for ref, shard in self._shards.items() if ref in wanted}
+            found_bad_slots = await self._tails.advance()
+            # What was committed later may be gone a grace after a newer root showed it: a slot that was free may have been taken before.
+            took_s, grace_s = now() - began, root.wal_grace_ms / 1_000
+            is_whole = took_s <= grace_s or (await self._newest()).version == root.version
+            if is_whole and not (found_bad_slots and tries_left):
+                return root
+            if found_bad_slots:
+                # Whom a bad slot concerns depends on who led when it was written, which this root may not say yet.
+                await asyncio.sleep(LEADERS_LAG_S)
+        raise WalksTooSlow(took_s, grace_s)
+
+    async def _newest(self) -> ManifestRoot:
+        """The root of the newest version; the one that is known, if there is none behind it."""
+        known = self._root
+        if known is not None and asyncio.get_running_loop().time() - self._newest_at < PROBE_S:
+            found = await self._probed(known)
+            if found is not None:
+                return found
+        for attempt in range(_TRIES_MAX):
+            version = await self._newest_version()
+            if known is not None and version == known.version:
+                return known
+            try:
+                root = await load_root(self._store, self._cluster_id, version)
+            except ObjectNotFound:
+                if attempt == _TRIES_MAX - 1:
+                    raise
+                continue
+            if known is not None and root.moment < known.moment:
+                raise ManifestWentBack(known.moment, root.moment)
+            return root
+        raise AssertionError("the last attempt raises")
+
+    async def _probed(self, known: ManifestRoot) -> ManifestRoot | None:
+        """Go on from version to version. None: there are many, ask for the newest."""
+        for _ in range(_PROBES_MAX):
+            try:
+                root = await load_root(self._store, self._cluster_id, known.version + 1)
+            except ObjectNotFound:
+                return known
+            if root.moment < known.moment:
+                raise ManifestWentBack(known.moment, root.moment)
+            known = root
+        return None
+
+    async def _newest_version(self) -> int:
+        if not self._cluster_id:
+            self._cluster_id = await only_cluster(self._store)
+            self._sections = SectionReader(self._store, self._cluster_id)
+        key = await _first_key(self._store, manifest_prefix(self._cluster_id))
+        if key is None:
+            raise ManifestNotFound(self._cluster_id)
+        parsed = parse_manifest_key(key)
+        if parsed is None:
+            raise ObjectCorrupt(key, 0, "is no key of a manifest")
+        return parsed[1]
+
+    async def _reload(self) -> None:
+        """A section went with its version after the grace: this view is old."""
+        self._newest_at = -PROBE_S
+        await self._refresh()
+
+    # --- partitions -------------------------------------------------------------------------------------------------------------------
+
+    def _topic(self, name: str) -> TopicEntry:
+        found = self._topics.get(name)
+        if found is None:
+            raise UnknownPartition(name, None)
+        return found
+
+    async def _states(self, names: Sequence[str], committed: bool) -> list[PartitionState]:
+        topics = [self._topic(name) for name in names]
+        await self._load_shards([ref for topic in topics for ref in topic.shards])
+        found = [(topic, entry) for topic in topics for ref in topic.shards for entry in self._shards[ref].partitions]
+        states = [self._state(topic, entry) for topic, entry in found]
+        if not committed:
+            return states
+        stable = await _gathered(
+            [(topic, entry, state.end_offset) for (topic, entry), state in zip(found, states, strict=True)], self._stable_end
+        )
+        return [replace(state, last_stable_offset=end) for state, end in zip(states, stable, strict=True)]
+
+    def _state(self, topic: TopicEntry, entry: PartitionEntry) -> PartitionState:
+        data = entry.data
+        _, end = self._tail_of(data)
+        stream_id = StreamId(data.stream_id)
+        self._check_end(topic.name, entry, end)
+        return PartitionState(topic.name, topic.topic_id, entry.partition, stream_id, entry.leader, data.log_start, data.committed_end, end)
+
+    def _check_end(self, topic: str, entry: PartitionEntry, end: int) -> None:
+        bad = self._tails.doubt_of(entry.leader, StreamId(entry.data.stream_id), end)
+        if bad is not None:
+            raise EndInDoubt(topic, entry.partition, end, bad.error)
+
+    def _tail_of(self, entry: StreamEntry) -> tuple[list[TailRange], int]:
+        """What follows the committed end without a gap, and where that ends."""
+        position = max(entry.committed_end, entry.log_start)
+        tail = joined_tail(position, self._tails.ranges_of(StreamId(entry.stream_id)))
+        return tail, tail[-1].end_offset if tail else position
+
+    async def _plan(self, wanted: Sequence[OffsetRange], timestamp_from_ms: int | None) -> list[Slice]:
+        refs = [self._shard_of(item) for item in wanted]
+        await self._load_shards(refs)
+        entries = [self._entry(ref, item) for ref, item in zip(refs, wanted, strict=True)]
+        for item, entry in zip(wanted, entries, strict=True):
+            _, end = self._tail_of(entry.data)
+            if item.end_offset > end:
+                self._check_end(item.topic, entry, end)
+        planned = await self._slices([(item, entry.data) for item, entry in zip(wanted, entries, strict=True)], timestamp_from_ms)
+        return [part for parts in planned for part in parts]
+
+    async def _slices(self, wanted: Sequence[tuple[OffsetRange, StreamEntry]], timestamp_from_ms: int | None = None) -> list[list[Slice]]:
+        """Of ranges of streams, be they data or events."""
+        pages = [pages_wanted(entry.pages, item, timestamp_from_ms) for item, entry in wanted]
+        loaded = await self._load_pages([page for group in pages for page in group])
+        slices: list[list[Slice]] = []
+        for (item, entry), group in zip(wanted, pages, strict=True):
+            tail, end = self._tail_of(entry)
+            runs = [*(loaded[page.section] for page in group), entry.inline]
+            slices.append(plan(item, Source(entry.stream_id, entry.log_start, end, runs, tail), timestamp_from_ms))
+        return slices
+
+    # --- transactions -----------------------------------------------------------------------------------------------------------------
+
+    async def _stable_end(self, wanted: tuple[TopicEntry, PartitionEntry, int]) -> int:
+        """What the last event below the end of the data says."""
+        topic, entry, end_offset = wanted
+        txn = entry.txn
+        _, txn_end = self._tail_of(txn)
+        if txn_end <= txn.log_start:
+            return end_offset
+        known = self._unstable.get(txn.stream_id)
+        if known is not None and known[0] == txn_end <= end_offset:
+            unstable = known[1]
+        else:
+            # A tail may show events of slots whose data follow a hole that was not there yet: then the last one is not the one that counts.
+            low = txn_end if txn_end <= end_offset else min(txn.committed_end, end_offset)
+            item = OffsetRange(topic.name, entry.partition, max(txn.log_start, low - 1), txn_end)
+            (slices,) = await self._slices([(item, txn)])
+            last = await self._events.last(slices, end_offset)
+            unstable = -1 if last is None else last.event.first_unstable_offset
+            if txn_end <= end_offset:
+                self._unstable[txn.stream_id] = txn_end, unstable
+        return end_offset if unstable < 0 else unstable
+
+    async def _aborted(self, wanted: Sequence[OffsetRange]) -> dict[int, list[AbortedTransaction]]:
+        refs = [self._shard_of(item) for item in wanted]
+        await self._load_shards(refs)
+        found: dict[int, list[AbortedTransaction]] = {}
+        entries = [self._entry(ref, item) for ref, item in zip(refs, wanted, strict=True)]
+        aborted = await _gathered(list(zip(wanted, entries, strict=True)), self._aborted_of)
+        for entry, transactions in zip(entries, aborted, strict=True):
+            found.setdefault(entry.data.stream_id, []).extend(transactions)
+        return found
+
+    async def _aborted_of(self, wanted: tuple[OffsetRange, PartitionEntry]) -> list[AbortedTransaction]:
+        item, entry = wanted
+        topic, partition, start, end = item
+        txn = entry.txn
+        _, data_end = self._tail_of(entry.data)
+        _, txn_end = self._tail_of(txn)
+        stable = await self._stable_end((self._topic(topic), entry, data_end))
+        if start < txn.log_start:
+            raise OffsetsLost(topic, partition, start, min(end, txn.log_start), txn.log_start)
+        if end > stable:
+            raise OffsetsMissing(topic, partition, max(start, stable), end)
+        if start >= min(end, txn_end):
+            return []
+        (slices,) = await self._slices([(OffsetRange(topic, partition, start, txn_end), txn)])
+        return await self._events.aborted(slices, start, end)
+
+    async def _committed(self, topic: TopicEntry) -> list[CommittedLog]:
+        await self._load_shards(topic.shards)
+        logs: list[CommittedLog] = []
+        for entry in (entry for ref in topic.shards for entry in self._shards[ref].partitions):
+            data = entry.data
+            loaded = await self._load_pages(data.pages)
+            runs = (*(loaded[page.section] for page in data.pages), data.inline)
+            logs.append(CommittedLog(entry.partition, StreamId(data.stream_id), data.log_start, runs))
+        return logs
+
+    def _shard_of(self, item: OffsetRange) -> SectionRef:
+        topic = self._topic(item.topic)
+        if not 0 <= item.partition < topic.partition_count:
+            raise UnknownPartition(item.topic, item.partition)
+        return topic.shards[item.partition // PARTITIONS_PER_SHARD]
+
+    def _entry(self, ref: SectionRef, item: OffsetRange) -> PartitionEntry:
+        found = next((entry for entry in self._shards[ref].partitions if entry.partition == item.partition), None)
+        if found is None:
+            raise ObjectCorrupt(manifest_key(self._cluster_id, ref.version), ref.position, f"the shard lacks partition {item.partition}")
+        return found
+
+    async def _load_shards(self, refs: Sequence[SectionRef]) -> None:
+        def take(ref: SectionRef, raw: memoryview, key: str) -> None:
+            self._shards[ref] = codec.decode_shard(raw, ref, key)
+
+        await self._sections.read([ref for ref in refs if ref not in self._shards], take)
+
+    async def _load_pages(self, pages: Sequence[PageRef]) -> dict[SectionRef, Entries]:
+        """Through the cache, which may hold less than what is asked for at once."""
+        loaded: dict[SectionRef, Entries] = {}
+        missing: dict[SectionRef, PageRef] = {}
+        for page in pages:
+            entries = self._pages.get(page.section)
+            if entries is None:
+                missing[page.section] = page
+            else:
+                self._pages.move_to_end(page.section)
+                loaded[page.section] = entries
+
+        def take(ref: SectionRef, raw: memoryview, key: str) -> None:
+            loaded[ref] = self._pages[ref] = entries = codec.decode_entries(raw, missing[ref], key)
+            self._page_entries += len(entries)
+
+        await self._sections.read(list(missing), take)
+        while self._page_entries > PAGE_CACHE_ENTRIES_MAX:
+            _, dropped = self._pages.popitem(last=False)
+            self._page_entries -= len(dropped)
+        return loaded
+
+
+async def _gathered(items: Sequence[_K], look: Callable[[_K], Awaitable[_T]]) -> list[_T]:
+    """Of each item, some at once, in their order."""
+    turns = asyncio.Semaphore(_TXN_READS_MAX)
+
+    async def one(item: _K) -> _T:
+        async with turns:
+            return await look(item)
+
+    return await asyncio.gather(*(one(item) for item in items))
+
+
+async def only_cluster(store: ObjectStore) -> str:
+    """The one cluster that publishes into this store: two LISTs. Raises ManifestNotFound, SeveralClusters."""
+    found: list[str] = []
+    after = ""
+    while len(found) < 10:
+        key = await _first_key(store, MANIFEST_ROOT, after)
+        if key is None:
+            break
+        name = key.removeprefix(MANIFEST_ROOT).partition("/")[0]
+        after = f"{MANIFEST_ROOT}{name}0"  # the character behind the slash
+        if parse_manifest_key(key) is not None:
+            found.append(name)
+    if not found:
+        raise ManifestNotFound("")
+    if len(found) > 1:
+        raise SeveralClusters(found)
+    return found[0]
+
+
+async def _first_key(store: ObjectStore, prefix: str, start_after: str = "") -> str | None:
+    return next(iter([info.key async for info in store.list(prefix, start_after=start_after, limit=1)]), None)

@@ -1,0 +1,91 @@
+"""One task of a bulk rewrite, wherever it runs: read some neighbouring objects of a partition, write one.
+
+Invariants: what is written is what brokers' compaction would write of the same sources (`stream.compaction.rewrite`), and the same bytes
+whoever does it again, so a repeated task replaces an object by itself. Nothing is PUT after the task's deadline, for the object may
+have been collected by then. Knows the store and nothing else; commits nothing. Holds its sources and the body of one PUT.
+"""
+
+import asyncio
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from base.clock import WallClock
+from base.ids import Millis, NodeEpoch, NodeId
+from objectstore.errors import ObjectNotFound
+from objectstore.ports import ObjectStore
+from objectstore.url import open_store
+from stream.cache.block_cache import BlockCache
+from stream.compaction.plan import Merge, Output, check_outputs
+from stream.compaction.rewrite import build_output, read_entries
+from stream.errors import NotContiguous, ObjectCorrupt
+from stream.ports import NewObject, ObjectRole, PreparedObject, WalIdentity
+from stream.read.object_reader import ObjectReader, ObjectReaderConfig
+
+NO_BROKER = WalIdentity(NodeId(-1), NodeEpoch(-1))
+"""Stands in the headers of what jobs write."""
+
+_READING = ObjectReaderConfig(whole_bytes_max=64 << 10, get_bytes_max=8 << 20)
+"""Indexes by themselves: blocks of objects that are not tiny would else be read twice."""
+
+
+@dataclass(frozen=True, slots=True)
+class RewriteTask:
+    """created_ms stands in the header of every attempt's object. put_until_ms: by the executor's clock."""
+
+    partition: int
+    merge: Merge
+    target: PreparedObject
+    created_ms: Millis
+    put_until_ms: int
+
+
+@dataclass(frozen=True, slots=True)
+class RewriteResult:
+    """new: what was written. Else plan again: `gone`: the sources changed meanwhile; `late`: the task's time was over; or, neither of them,
+    the sources are damaged. `detail` says more.
+    """
+
+    task: RewriteTask
+    new: NewObject | None
+    gone: bool = False
+    late: bool = False
+    detail: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class RewriteJob:
+    """For `Engine.map`: callable on a thread without an event loop, here or in an executor."""
+
+    store_url: str
+
+    def __call__(self, task: RewriteTask, attempt: Callable[[], str]) -> RewriteResult:
+        del attempt  # every attempt writes the same
+        return asyncio.run(self._run(task))
+
+    async def _run(self, task: RewriteTask) -> RewriteResult:
+        store = open_store(self.store_url)
+        try:
+            return await rewrite(store, task, lambda: Millis(time.time_ns() // 1_000_000))
+        finally:
+            await store.close()
+
+
+async def rewrite(store: ObjectStore, task: RewriteTask, now_ms: WallClock) -> RewriteResult:
+    """Raises ObjectStoreError."""
+    output = Output(ObjectRole.STREAM, (task.merge,))
+    reader = ObjectReader(store, BlockCache(1), _READING)
+    try:
+        entries = await read_entries(reader, output.merges)
+        built = build_output(output, NO_BROKER, task.created_ms, entries)
+        check_outputs((output,), (built.ranges,))
+    except ObjectNotFound as error:
+        return RewriteResult(task, None, gone=True, detail=str(error))
+    except (ObjectCorrupt, NotContiguous) as error:
+        return RewriteResult(task, None, detail=str(error))
+    finally:
+        await reader.close()
+    if now_ms() > task.put_until_ms:
+        return RewriteResult(task, None, late=True, detail=f"{task.target.key} was prepared too long ago")
+    await store.put(task.target.key, built.chunks)
+    return RewriteResult(task, NewObject(task.target.object_id, task.target.key, output.role, built.size_bytes, built.ranges))

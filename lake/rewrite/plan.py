@@ -1,0 +1,174 @@
+"""What a bulk rewrite of a topic rewrites: which neighbouring objects of each partition become one, and how much of it at once.
+
+Invariants: what is left alone is left alone by every later run too (an object of half the target or more), so running it again and again
+costs nothing; a round is bounded in bytes and objects, a commit in sources. The rules are those of `stream.compaction.plan`, with larger
+numbers. Must not do I/O. Cost: a few microseconds for each object.
+"""
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, replace
+
+from base.ids import (
+    Millis,
+    ObjectId,
+    Offset,
+    StreamId,
+)
+from stream.compaction.plan import CompactionConfig, Merge, plan_stream
+from stream.format.manifest.model import CommittedLog
+from stream.ports import ObjectRange, ObjectRole, StreamRange
+
+MIB = 1 << 20
+_WINDOW_RANGES = 4_096
+_BY_KEY = ObjectId(-1)
+"""The manifest names objects by their keys, and so does the commit."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RewriteOptions:
+    """Every limit of a run."""
+
+    target_bytes: int = 64 * MIB
+    """Objects of about this size; a task holds twice as much. Objects of at least half of it are left alone."""
+
+    round_bytes_max: int = 4 << 30
+    """Rewritten between two commits of a partition: what a kill or a conflict may waste."""
+
+    round_objects_max: int = 1_000
+    """Written in one round; the controller prepares and commits no more at once."""
+
+    merge_sources_max: int = 4_000
+    """In one object. Fewer of them are less likely to meet what brokers compact at the end of the log."""
+
+    commit_sources_max: int = 10_000
+    total_bytes_max: int = 1 << 50
+    ttl_ms: int = 30 * 60_000
+    """What a round has written and not committed by then is collected by the controller."""
+
+    def __post_init__(self) -> None:
+        if not 2 <= self.target_bytes <= 1 << 30:
+            raise ValueError(f"target_bytes is {self.target_bytes}: 2 bytes to 1 GiB are allowed")
+
+    @property
+    def compaction(self) -> CompactionConfig:
+        """Half the target, so that two that are small always fit into one."""
+        return CompactionConfig(
+            small_bytes_max=self.target_bytes // 2,
+            small_count_min=2,
+            object_bytes_max=self.target_bytes,
+            round_ranges_max=min(self.merge_sources_max, self.commit_sources_max),
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class PartitionPlan:
+    """object_count, size_bytes: of the whole partition as it is. merges: each becomes one object."""
+
+    partition: int
+    stream_id: StreamId
+    object_count: int
+    size_bytes: int
+    merges: tuple[Merge, ...]
+
+    @property
+    def source_count(self) -> int:
+        return sum(len(merge.sources) for merge in self.merges)
+
+    @property
+    def merged_bytes(self) -> int:
+        return sum(merge.size_bytes for merge in self.merges)
+
+
+def plan_topic(logs: Iterable[CommittedLog], options: RewriteOptions) -> list[PartitionPlan]:
+    """A plan for each partition, without merges where there is nothing worth it."""
+    plans: list[PartitionPlan] = []
+    for log in logs:
+        ranges = ranges_of(log)
+        size_bytes = sum(item.range.size_bytes for item in ranges)
+        plans.append(PartitionPlan(log.partition, log.stream_id, len(ranges), size_bytes, tuple(_merges(ranges, options))))
+    return plans
+
+
+def within(plans: Iterable[PartitionPlan], size_bytes: int) -> list[PartitionPlan]:
+    """The first merges of the topic, as many as there are bytes for."""
+    found: list[PartitionPlan] = []
+    for plan in plans:
+        taken: list[Merge] = []
+        for merge in plan.merges:
+            if merge.size_bytes > size_bytes:
+                size_bytes = 0
+                break
+            size_bytes -= merge.size_bytes
+            taken.append(merge)
+        found.append(replace(plan, merges=tuple(taken)))
+    return found
+
+
+def cut_rounds(plans: Iterable[PartitionPlan], options: RewriteOptions) -> list[list[PartitionPlan]]:
+    """The same merges, in rounds of bounded size, in order; a partition occurs once in a round: that is its commit."""
+    rounds: list[list[PartitionPlan]] = [[]]
+    left_bytes, left_objects = options.round_bytes_max, options.round_objects_max
+    for plan in plans:
+        taken: list[Merge] = []
+        left_sources = options.commit_sources_max
+        for merge in plan.merges:
+            too_much = merge.size_bytes > left_bytes or not left_objects or len(merge.sources) > left_sources
+            if too_much and (taken or rounds[-1]):
+                _take(rounds[-1], plan, taken)
+                rounds.append([])
+                taken = []
+                left_bytes, left_objects = options.round_bytes_max, options.round_objects_max
+                left_sources = options.commit_sources_max
+            taken.append(merge)
+            left_bytes -= merge.size_bytes
+            left_objects -= 1
+            left_sources -= len(merge.sources)
+        _take(rounds[-1], plan, taken)
+    return [round_ for round_ in rounds if round_]
+
+
+def _take(round_: list[PartitionPlan], plan: PartitionPlan, merges: Sequence[Merge]) -> None:
+    if merges:
+        round_.append(replace(plan, merges=tuple(merges)))
+
+
+def ranges_of(log: CommittedLog) -> list[ObjectRange]:
+    """Its entries as compaction sees them."""
+    found: list[ObjectRange] = []
+    for run in log.runs:
+        for index, key in enumerate(run.keys):
+            part = StreamRange(
+                log.stream_id,
+                Offset(run.bounds[index]),
+                Offset(run.bounds[index + 1]),
+                run.record_counts[index],
+                run.sizes_bytes[index],
+                Millis(run.max_timestamps_ms[index]),
+            )
+            found.append(ObjectRange(_BY_KEY, key, ObjectRole(run.roles[index]), run.object_sizes_bytes[index], part))
+    return found
+
+
+def _merges(ranges: Sequence[ObjectRange], options: RewriteOptions) -> Iterable[Merge]:
+    """One after the other, until the end of the log."""
+    config, at = options.compaction, 0
+    while at < len(ranges):
+        window = _window(ranges, at, 4 * options.target_bytes)
+        merge, settled = plan_stream(window, config)
+        reached = settled
+        if merge is not None:
+            yield merge
+            reached = merge.end_offset
+        step = next((index for index, item in enumerate(window) if item.range.start_offset >= reached), len(window))
+        # Nothing settled and nothing to merge: a few small ones at the end that are not worth it.
+        at += step or len(window)
+
+
+def _window(ranges: Sequence[ObjectRange], at: int, bytes_max: int) -> Sequence[ObjectRange]:
+    """Enough for the next merge, whatever it is, and no more: it is looked at again for the one behind."""
+    size_bytes = 0
+    for end in range(at, min(at + _WINDOW_RANGES, len(ranges))):
+        size_bytes += ranges[end].range.size_bytes
+        if size_bytes > bytes_max:
+            return ranges[at : end + 1]
+    return ranges[at : at + _WINDOW_RANGES]

@@ -1,0 +1,216 @@
+"""The driver of a bulk rewrite: plan from the manifest, let tasks write, commit each partition at the controller.
+
+Invariants: an object has an id of the controller's before its first byte is written, so that whatever a killed run leaves behind is
+collected; nothing changes before a commit, and a commit changes where offsets lie, never which there are. A conflict (brokers, retention
+or another run were faster) costs the work of the merges concerned, which are planned anew. Nothing is asked of brokers. Any number of
+runs may go on at once. Source: ADR 0023; Iceberg's `RewriteDataFiles`.
+"""
+
+import asyncio
+from collections.abc import Awaitable, Callable, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Final, Protocol
+
+from base.clock import WallClock
+from base.ids import Offset, StreamId
+from base.log import get_logger
+from lake.manifest.view import ClusterView
+from lake.rewrite.job import RewriteResult, RewriteTask
+from lake.rewrite.plan import (
+    PartitionPlan,
+    RewriteOptions,
+    cut_rounds,
+    plan_topic,
+    within,
+)
+from stream.compaction.plan import Merge
+from stream.ports import NewObject, ObjectRange, PreparedObject
+
+_log = get_logger()
+
+PASSES_MAX: Final = 5
+"""Plans in a row; each but the first for what was in conflict before, in smaller pieces: the older ones are out of brokers' way."""
+
+PUBLISH_S: Final = 30.0
+"""How long to wait for a manifest that shows what was done. It comes within seconds."""
+
+_LOOK_S: Final = 0.2
+_SOURCES_MIN: Final = 8
+
+
+@dataclass(frozen=True, slots=True)
+class Exchange:
+    """new takes the place of sources."""
+
+    new: NewObject
+    sources: tuple[ObjectRange, ...]
+
+
+class RewriteMetadata(Protocol):
+    """The controller as a job sees it. Raises whatever the client does: then the outcome of the call is unknown."""
+
+    async def prepare(self, count: int, ttl_ms: int) -> list[PreparedObject]: ...
+
+    async def commit(self, stream_id: StreamId, exchanges: Sequence[Exchange]) -> list[str]:
+        """One transaction. For each exchange "", or why it was in conflict."""
+        ...
+
+
+RunTasks = Callable[[Sequence[RewriteTask]], Awaitable[Sequence[RewriteResult]]]
+
+
+@dataclass(slots=True)
+class PartitionReport:
+    """objects_before: as first planned. The rest is what this run did."""
+
+    partition: int
+    objects_before: int
+    sources_replaced: int = 0
+    objects_written: int = 0
+    rewritten_bytes: int = 0
+    conflicts: int = 0
+
+
+@dataclass(slots=True)
+class RewriteReport:
+    """unresolved: merges that were still in conflict at the end. damaged: what could not be read, and was left alone."""
+
+    topic: str
+    partitions: list[PartitionReport] = field(default_factory=list[PartitionReport])
+    rounds: int = 0
+    unresolved: int = 0
+    damaged: list[str] = field(default_factory=list[str])
+
+
+class BulkRewrite:
+    """One run for one topic. run_tasks: returns when all are done. on_written: told the bytes of each commit."""
+
+    def __init__(
+        self,
+        view: ClusterView,
+        topic: str,
+        metadata: RewriteMetadata,
+        run_tasks: RunTasks,
+        options: RewriteOptions,
+        *,
+        now_ms: WallClock,
+        on_written: Callable[[int], None] = lambda _: None,
+    ) -> None:
+        self._view = view
+        self._topic = topic
+        self._metadata = metadata
+        self._run_tasks = run_tasks
+        self._options = options
+        self._now_ms = now_ms
+        self._on_written = on_written
+        self._left_bytes = options.total_bytes_max
+        self._reports: dict[int, PartitionReport] = {}
+        self._report = RewriteReport(topic)
+        self._passes = 0
+        self._left_alone: set[tuple[str, Offset]] = set()
+
+    async def plan(self) -> list[PartitionPlan]:
+        """As of now. Raises UnknownPartition, ManifestNotFound, SeveralClusters, ObjectStoreError."""
+        await self._view.refresh()
+        fewer = max(_SOURCES_MIN, self._options.merge_sources_max >> 3 * self._passes)
+        plans = plan_topic(await self._view.committed(self._topic), replace(self._options, merge_sources_max=fewer))
+        return within((_without(plan, self._left_alone) for plan in plans), self._left_bytes)
+
+    async def run(self) -> RewriteReport:
+        """Raises as `plan`, and what metadata and tasks raise. What was committed before stays."""
+        for _ in range(PASSES_MAX):
+            plans = await self.plan()
+            for plan in plans:
+                self._reports.setdefault(plan.partition, PartitionReport(plan.partition, plan.object_count))
+            rounds = cut_rounds(plans, self._options)
+            if not rounds:
+                break
+            self._report.unresolved = 0
+            handled: list[Merge] = []
+            for plans_of_round in rounds:
+                handled += await self._round(plans_of_round)
+            await self._until_published(handled)
+            self._passes += 1
+            if not self._report.unresolved:
+                break
+        self._report.partitions = [self._reports[partition] for partition in sorted(self._reports)]
+        return self._report
+
+    async def _round(self, plans: Sequence[PartitionPlan]) -> list[Merge]:
+        """-> the merges of which the next manifest should not show all sources any more."""
+        self._report.rounds += 1
+        options, began_ms = self._options, self._now_ms()
+        merges = [(plan.partition, merge) for plan in plans for merge in plan.merges]
+        prepared = await self._metadata.prepare(len(merges), options.ttl_ms)
+        # Executors' clocks may differ: half of the time is for them.
+        put_until_ms = began_ms + options.ttl_ms // 2
+        tasks = [
+            RewriteTask(partition, merge, target, began_ms, put_until_ms)
+            for (partition, merge), target in zip(merges, prepared, strict=True)
+        ]
+        results: dict[int, list[RewriteResult]] = {}
+        for result in await self._run_tasks(tasks):
+            results.setdefault(result.task.partition, []).append(result)
+        handled: list[Merge] = []
+        for plan in plans:
+            handled += await self._commit(plan, results.get(plan.partition, []))
+        return handled
+
+    async def _commit(self, plan: PartitionPlan, results: Sequence[RewriteResult]) -> list[Merge]:
+        report = self._reports[plan.partition]
+        handled: list[Merge] = []
+        exchanges: list[Exchange] = []
+        for result in sorted(results, key=lambda result: result.task.merge.start_offset):
+            merge = result.task.merge
+            if result.new is not None:
+                exchanges.append(Exchange(result.new, merge.sources))
+            elif result.gone or result.late:
+                self._conflict(report, result.detail)
+                handled += [merge] if result.gone else []
+            else:
+                self._report.damaged.append(f"{self._topic}-{plan.partition}: {result.detail}")
+                self._left_alone.update(_places(merge))
+        if not exchanges:
+            return handled
+        for exchange, conflict in zip(exchanges, await self._metadata.commit(plan.stream_id, exchanges), strict=True):
+            handled.append(Merge(exchange.sources))
+            if conflict:
+                self._conflict(report, conflict)
+                continue
+            size_bytes = handled[-1].size_bytes
+            report.sources_replaced += len(exchange.sources)
+            report.objects_written += 1
+            report.rewritten_bytes += size_bytes
+            self._left_bytes -= size_bytes
+            self._on_written(size_bytes)
+        return handled
+
+    def _conflict(self, report: PartitionReport, detail: str) -> None:
+        report.conflicts += 1
+        self._report.unresolved += 1
+        _log.info("rewrite_conflict", topic=self._topic, partition=report.partition, detail=detail)
+
+    async def _until_published(self, handled: Sequence[Merge]) -> None:
+        """Until a manifest misses a source of each of these where it was, so that the next plan is not made of what is over.
+
+        After a conflict the others stay where they are.
+        """
+        left = [set(_places(merge)) for merge in handled]
+        deadline = asyncio.get_running_loop().time() + PUBLISH_S
+        while left and asyncio.get_running_loop().time() < deadline:
+            await self._view.refresh()
+            logs = await self._view.committed(self._topic)
+            shown = {(key, Offset(run.bounds[at])) for log in logs for run in log.runs for at, key in enumerate(run.keys)}
+            left = [places for places in left if places <= shown]
+            if left:
+                await asyncio.sleep(_LOOK_S)
+        if left:
+            _log.warning("rewrite_not_published", topic=self._topic, merges=len(left), hint="does a controller publish the manifest?")
+
+
+def _without(plan: PartitionPlan, places: set[tuple[str, Offset]]) -> PartitionPlan:
+    return replace(plan, merges=tuple(merge for merge in plan.merges if places.isdisjoint(_places(merge))))
+
+
+def _places(merge: Merge) -> list[tuple[str, Offset]]:
+    return [(source.key, source.range.start_offset) for source in merge.sources]

@@ -1,0 +1,90 @@
+"""Look into a cluster as Kafka's source does: topics that options name, their bounds, offsets of timestamps, a lease if there can be one.
+
+Invariant: a `StoreCluster`, so it is only a name, may be pickled, and goes forward only.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import NamedTuple
+from uuid import UUID
+
+from lake.arrow.background import background
+from lake.arrow.cluster import DEADLINE_S, StoreCluster
+from lake.manifest.errors import TooManyLeases
+from lake.manifest.plan import OffsetRange
+from lake.manifest.view import ClusterView, PartitionState
+from lake.spark.errors import InvalidOption, OffsetsMismatch
+from lake.spark.offsets import Offsets, TopicPartition, shown
+from lake.spark.options import Topics
+from lake.spark.ranges import Bounds
+from objectstore.errors import InvalidStoreUrl, ObjectStoreError
+
+INTERNAL_TOPICS = frozenset({"__consumer_offsets", "__transaction_state"})
+"""As for Kafka's consumers, patterns do not match them."""
+
+
+class Found(NamedTuple):
+    """What is to be read: partitions with their bounds, topics with their ids."""
+
+    bounds: dict[TopicPartition, Bounds]
+    topic_ids: dict[str, str]
+
+
+@dataclass(frozen=True)
+class SparkCluster(StoreCluster):
+    def find(self, topics: Topics, *, read_committed: bool, missing_ok: bool = False) -> Found:
+        """As of now. missing_ok: leave out what does not exist. Raises OffsetsMismatch for it otherwise."""
+        return background().run(self._find(topics, read_committed, missing_ok), DEADLINE_S)
+
+    def first_offsets(self, timestamps_ms: Offsets, bounds: Mapping[TopicPartition, Bounds]) -> dict[TopicPartition, int | None]:
+        """The first offset of each partition whose record is as young as asked for, as Kafka's offsetsForTimes."""
+        items = list(timestamps_ms)
+        found = self.first_at([(OffsetRange(*item, *bounds[item]), timestamps_ms[item]) for item in items])
+        return dict(zip(items, found, strict=True))
+
+    def keep(self, lease_id: UUID, ttl_ms: int, *, renewed: bool) -> str | None:
+        """Keep objects of now from being deleted. Answers why that was not possible: the query goes on, plans are renewed if need be."""
+        try:
+            self.lease(lease_id, self.root(), ttl_ms, "spark", renewed=renewed)
+        except (TooManyLeases, ObjectStoreError, ValueError) as error:
+            return str(error)
+        return None
+
+    # --- on the loop ------------------------------------------------------------------------------------------------------------------
+
+    async def view(self) -> ClusterView:
+        try:
+            return await super().view()
+        except InvalidStoreUrl as error:
+            raise InvalidOption(f"option 'store': {error}") from None
+
+    async def _find(self, topics: Topics, read_committed: bool, missing_ok: bool) -> Found:
+        view = await self.view()
+        await view.refresh()
+        existing = {topic.name: str(topic.topic_id) for topic in view.topics(topics.pattern or None)}
+        if topics.pattern:
+            names = sorted(existing.keys() - INTERNAL_TOPICS)
+        else:
+            names = list(topics.names) or sorted({item.topic for item in topics.partitions})
+        missing = [name for name in names if name not in existing]
+        if missing and not missing_ok:
+            raise OffsetsMismatch(
+                f"topics do not exist: {', '.join(missing)}; the cluster has {', '.join(sorted(existing)[:20]) or 'none'}"
+            )
+        names = [name for name in names if name in existing]
+        states = await view.partitions(names, committed=read_committed)
+        bounds = {TopicPartition(state.topic, state.partition): _bounds(state, read_committed) for state in states}
+        if topics.partitions:
+            bounds = _assigned(topics.partitions, bounds, missing_ok)
+        return Found(bounds, {name: existing[name] for name in names})
+
+
+def _bounds(state: PartitionState, read_committed: bool) -> Bounds:
+    return Bounds(state.log_start, state.readable_end(committed=read_committed))
+
+
+def _assigned(wanted: Sequence[TopicPartition], existing: dict[TopicPartition, Bounds], missing_ok: bool) -> dict[TopicPartition, Bounds]:
+    missing = [item for item in wanted if item not in existing]
+    if missing and not missing_ok:
+        raise OffsetsMismatch(f"assigned partitions do not exist: {shown(missing)}")
+    return {item: existing[item] for item in wanted if item in existing}

@@ -1,0 +1,100 @@
+"""Spark's filters to conditions, and the trick that lets a reader offer push-down without demanding it.
+
+Spark refuses a reader that overrides `pushFilters` while `spark.sql.python.filterPushdown.enabled` is false, its default; it decides by
+looking at `reader.pushFilters.__func__`. A descriptor shows it the inherited one: switched off, filters are not pushed and nothing fails;
+switched on, they come here. Source: `pyspark.sql.worker.plan_data_source_read` of 4.3.
+"""
+
+from collections.abc import Callable, Iterable, Sequence
+from datetime import UTC, datetime, timedelta
+from typing import Any, Final, Protocol
+
+from pyspark.sql.datasource import (
+    DataSourceReader,
+    EqualNullSafe,
+    EqualTo,
+    Filter,
+    GreaterThan,
+    GreaterThanOrEqual,
+    In,
+    IsNotNull,
+    LessThan,
+    LessThanOrEqual,
+    Not,
+)
+
+from lake.spark.filters import PUSHED_COLUMNS, Condition, Operator
+
+_EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
+_OPERATORS: Final[dict[type[Filter], Operator]] = {
+    EqualTo: "=", EqualNullSafe: "=", LessThan: "<", LessThanOrEqual: "<=", GreaterThan: ">", GreaterThanOrEqual: ">=", In: "in",
+}  # fmt: skip
+
+
+class TakesFilters(Protocol):
+    def take_filters(self, filters: list[Filter]) -> list[Filter]:
+        """-> those that Spark must apply itself."""
+        ...
+
+
+class OfferedFilters:
+    """The class attribute `pushFilters` of a reader."""
+
+    def __get__(self, reader: "TakesFilters", owner: type[object] | None = None) -> "Callable[[list[Filter]], Iterable[Filter]]":
+        return _Offered(reader)
+
+
+class _Offered:
+    __func__ = staticmethod(DataSourceReader.pushFilters)
+
+    def __init__(self, reader: TakesFilters) -> None:
+        self._reader = reader
+
+    def __call__(self, filters: list[Filter]) -> Iterable[Filter]:
+        return self._reader.take_filters(filters)
+
+
+def taken(filters: Sequence[Filter]) -> tuple[list[Condition], list[Filter]]:
+    """(what is enforced here, what Spark must apply itself)."""
+    conditions: list[Condition] = []
+    left: list[Filter] = []
+    for item in filters:
+        found = _conditions(item)
+        if found is None:
+            left.append(item)
+        else:
+            conditions += found
+    return conditions, left
+
+
+def _conditions(item: Filter) -> list[Condition] | None:
+    """None: not ours. Empty: always true."""
+    negated = isinstance(item, Not)
+    inner: Any = item.child if isinstance(item, Not) else item
+    if isinstance(inner, Not) or len(inner.attribute) != 1 or inner.attribute[0] not in PUSHED_COLUMNS:
+        return None
+    column: str = inner.attribute[0]
+    if isinstance(inner, IsNotNull):
+        return None if negated else []
+    operator = _operator(inner)
+    if operator is None:
+        return None
+    values = [_value(column, value) for value in (inner.value if operator == "in" else [inner.value])]
+    if None in values or (column == "topic" and operator not in {"=", "in"}):
+        return None
+    return [Condition(column, operator, tuple(values) if operator == "in" else values[0], negated)]
+
+
+def _operator(item: Filter) -> Operator | None:
+    return _OPERATORS.get(type(item))
+
+
+def _value(column: str, value: object) -> str | int | None:
+    """As the column has it; None for what is left to Spark."""
+    if column == "topic":
+        return value if isinstance(value, str) else None
+    if column == "timestamp":
+        if not isinstance(value, datetime) or value.tzinfo is None:
+            return None
+        return (value - _EPOCH) // timedelta(microseconds=1)
+    return value if isinstance(value, int) and not isinstance(value, bool) else None

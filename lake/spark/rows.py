@@ -1,0 +1,31 @@
+"""Conditions on the rows of an Arrow batch. The one place of this package that computes with Arrow; its objects are Any to the checkers."""
+
+from collections.abc import Sequence
+from typing import Any
+
+from lake.arrow.pyarrow_untyped import (
+    Array,
+    RecordBatch,
+    pa,
+    pc,
+)
+from lake.spark.filters import Condition
+
+_TIMESTAMP: Any = pa.timestamp("us", tz="UTC")
+_COMPARE: Any = {"=": pc.equal, "<": pc.less, "<=": pc.less_equal, ">": pc.greater, ">=": pc.greater_equal}
+
+
+def chosen(batch: RecordBatch, conditions: Sequence[Condition]) -> RecordBatch:
+    """The rows for which all of the conditions hold."""
+    for item in conditions:
+        if batch.num_rows:
+            mask = _mask(batch.column(item.column), item)
+            batch = batch.filter(pc.invert(mask) if item.negated else mask)
+    return batch
+
+
+def _mask(column: Array, item: Condition) -> Array:
+    kind = column.type
+    if item.operator == "in":
+        return pc.is_in(column, value_set=pa.array(item.value, kind))
+    return _COMPARE[item.operator](column, pa.scalar(item.value, kind))

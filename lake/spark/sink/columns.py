@@ -1,0 +1,39 @@
+"""Which columns of a DataFrame become a record's parts: those of `format("kafka")`, its types, its error texts.
+
+Invariant: other columns are left out unseen. A value is required, a topic unless the option names one; the rest may be missing.
+Source: Spark `KafkaWriter#validateQuery`.
+"""
+
+from typing import Final
+
+from pyspark.sql.types import StructType
+
+from lake.spark.errors import InvalidOption
+
+_TYPES: Final = {
+    "topic": ("string",),
+    "key": ("string", "binary"),
+    "value": ("string", "binary"),
+    "headers": ("array<struct<key:string,value:binary>>",),
+    "partition": ("int",),
+    "timestamp": ("double", "timestamp"),
+}
+
+
+def check_columns(schema: StructType, topic: str | None) -> None:
+    """topic: of the option. Raises InvalidOption."""
+    names = schema.fieldNames()
+    if topic is None and "topic" not in names:
+        raise InvalidOption("topic option required when no 'topic' attribute is present. Use the topic option for setting a topic.")
+    if topic == "":
+        raise InvalidOption("option 'topic' names no topic")
+    if "value" not in names:
+        raise InvalidOption("Required attribute 'value' not found")
+    for name, allowed in _TYPES.items():
+        if name not in names or (name == "topic" and topic is not None):
+            continue
+        if names.count(name) > 1:
+            raise InvalidOption(f"there are several columns {name}")
+        given = schema[name].dataType.simpleString()
+        if given not in allowed:
+            raise InvalidOption(f"{name} attribute unsupported type {given}. {name} must be a(n) {' or '.join(allowed)}")

@@ -1,0 +1,121 @@
+"""Options of a write: those of `format("kafka")`, its checks and error texts, and what makes a write happen once.
+
+Invariant: the answer depends on the options alone; names are taken in any case. Options of the source are accepted, so that a job has one
+set of options. Source: Spark `KafkaSourceProvider#kafkaParamsForProducer`; Delta's `txnAppId` and `txnVersion`; `docs/reference/spark.md`.
+"""
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+from difflib import get_close_matches
+from typing import Final
+
+from lake.spark.errors import InvalidOption
+from lake.spark.sink.settings import (
+    MAX_BLOCK_MS,
+    number,
+    producer_settings,
+    without_effect,
+)
+
+_OURS: Final = ("topic", "exactlyonce", "store", "txnappid", "txnversion")
+_ELSEWHERE: Final = frozenset({"path", "checkpointlocation", "queryname", "includeheaders", "cluster"})
+_NAME: Final = re.compile(r"[A-Za-z0-9._-]{1,128}")
+_INT64_MAX: Final = (1 << 63) - 1
+_TRANSACTION_TIMEOUT_MS: Final = 900_000
+"""Kafka's `transaction.max.timeout.ms`. What a killed driver left open keeps read_committed consumers waiting for so long, or until the
+query starts again; a transaction that takes longer is lost work."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WriteOptions:
+    topic: str | None
+    producer: Mapping[str, str]
+    """In librdkafka's words."""
+
+    delivery_timeout_ms: int
+    max_block_ms: int
+    """How long a full buffer may stay full."""
+
+    exactly_once: bool
+    store: str
+    """Where rows wait for their transaction; empty unless exactly_once."""
+
+    write_name: str
+    """txnAppId, or empty."""
+
+    write_version: int
+
+
+def parse_write(options: Mapping[str, str], *, streaming: bool, overwrite: bool) -> WriteOptions:
+    """Raises InvalidOption."""
+    given = {name.lower(): value for name, value in options.items()}
+    if overwrite and not streaming:
+        raise InvalidOption("Save mode Overwrite not allowed for Kafka. A topic can only be appended to: use mode('append').")
+    kafka = _kafka(given)
+    settings = producer_settings(kafka)
+    exactly_once = _flag(given, "exactlyOnce")
+    name, version = _write_id(given, exactly_once=exactly_once, streaming=streaming)
+    store = given.get("store", "").strip()
+    if exactly_once:
+        if not store:
+            raise InvalidOption(
+                "exactlyOnce needs the option 'store', as in s3://bucket/prefix: rows wait there until the driver commits them as one "
+                "transaction"
+            )
+        if settings.get("enable.idempotence") != "true":
+            raise InvalidOption(
+                "exactlyOnce needs an idempotent producer: leave kafka.acks, kafka.retries and kafka.enable.idempotence out"
+            )
+        settings.setdefault("transaction.timeout.ms", str(_TRANSACTION_TIMEOUT_MS))
+    topic = given.get("topic")
+    return WriteOptions(
+        topic=None if topic is None else topic.strip(),
+        producer=settings,
+        delivery_timeout_ms=number("delivery.timeout.ms", settings["delivery.timeout.ms"]),
+        max_block_ms=number("max.block.ms", kafka.get("max.block.ms", str(MAX_BLOCK_MS))),
+        exactly_once=exactly_once,
+        store=store if exactly_once else "",
+        write_name=name,
+        write_version=version,
+    )
+
+
+def write_warnings(options: Mapping[str, str]) -> list[str]:
+    """What is accepted without having the effect that somebody may expect."""
+    given = {name.lower(): value for name, value in options.items()}
+    found: list[str] = []
+    if ignored := without_effect(_kafka(given)):
+        found.append(f"options that the producer does not have: {', '.join(ignored)}")
+    for name in sorted(given.keys() - _ELSEWHERE - {*_OURS}):
+        near = [] if name.startswith("kafka.") else get_close_matches(name, _OURS, n=1)
+        found += [f"unknown option {name}: did you mean {item}?" for item in near]
+    return found
+
+
+def _kafka(given: Mapping[str, str]) -> dict[str, str]:
+    return {name.removeprefix("kafka."): value for name, value in given.items() if name.startswith("kafka.")}
+
+
+def _write_id(given: Mapping[str, str], *, exactly_once: bool, streaming: bool) -> tuple[str, int]:
+    name, version = given.get("txnappid"), given.get("txnversion")
+    if name is None and version is None:
+        return "", 0
+    if streaming:
+        raise InvalidOption("txnAppId and txnVersion are for df.write: a streaming query names its micro-batches itself")
+    if not exactly_once or name is None or version is None:
+        raise InvalidOption(
+            "txnAppId, txnVersion and exactlyOnce=true belong together: the name of a series of writes, and this one's number"
+        )
+    if _NAME.fullmatch(name) is None:
+        raise InvalidOption(f"txnAppId must be 1 to 128 of A-Z, a-z, 0-9, '.', '_' and '-', got {name!r}")
+    if not version.isascii() or not version.isdigit() or int(version) >= _INT64_MAX:
+        raise InvalidOption(f"txnVersion must be a number that is not negative and grows from write to write, got {version!r}")
+    return name, int(version)
+
+
+def _flag(given: Mapping[str, str], name: str) -> bool:
+    text = given.get(name.lower(), "false").strip().lower()
+    if text not in {"true", "false"}:
+        raise InvalidOption(f'{name} must be true or false. For input string: "{text}"')
+    return text == "true"

@@ -1,0 +1,139 @@
+"""Records to brokers, by one producer of librdkafka, until each is acknowledged or one of them has failed.
+
+Invariants: `finish` returns only when every record that `send` took is acknowledged; the first failure ends the work and names topic,
+partition and reason. Memory is the producer's buffer (`kafka.buffer.memory`); a full one is waited for, with a deadline. Each record is one
+call into C, without a callback. Must be closed: it has threads. Source: Kafka `KafkaProducer`, Spark `KafkaWriteTask`.
+"""
+
+import time
+from collections.abc import Callable, Mapping
+from contextlib import suppress
+from types import TracebackType
+from typing import Final, Self
+
+from confluent_kafka import KafkaError, KafkaException, Message, Producer
+
+from lake.arrow.pyarrow_untyped import RecordBatch
+from lake.spark.errors import InvalidOption
+from lake.spark.sink.errors import ProducerFailed, WriteFailed
+from lake.spark.sink.options import WriteOptions
+from lake.spark.sink.rows import Record, check_rows, records
+
+_GRACE_S: Final = 15.0
+"""Beyond the time in which librdkafka itself gives a record up."""
+
+_POLL_S: Final = 0.1
+
+
+class RecordProducer:
+    """extra: settings that win, such as a transactional id. Raises InvalidOption for what librdkafka does not know."""
+
+    def __init__(self, options: WriteOptions, extra: Mapping[str, str] | None = None) -> None:
+        self._options = options
+        self._failed: WriteFailed | None = None
+        self._trouble = ""
+        callbacks = {"on_delivery": self._undelivered, "error_cb": self._troubled, "delivery.report.only.error": True}
+        try:
+            self.client: Producer = Producer({**options.producer, **(extra or {}), **callbacks})
+        except KafkaException as error:
+            raise InvalidOption(f"Kafka options: {error.args[0].str()} (names are librdkafka's where Java's have no like)") from None
+        self.sent_count = 0
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+        """What is not acknowledged is given up: after `finish` that is nothing."""
+        with suppress(KafkaException, SystemError):
+            self.client.purge()
+        with suppress(KafkaException, SystemError):
+            self.client.close()
+
+    def send(self, batch: RecordBatch) -> None:
+        """Raises InvalidRow, WriteFailed."""
+        check_rows(batch, self._options.topic)
+        produce = self.client.produce
+        for record in records(batch, self._options.topic):
+            topic, value, key, partition, timestamp_ms, headers = record
+            try:
+                produce(topic, value, key, partition, None, None, timestamp_ms, headers)
+            except BufferError:
+                self._produce_when_there_is_room(Record(*record))
+            except KafkaException as error:
+                raise self._refused(topic, partition, error) from None
+        self.sent_count += batch.num_rows
+        self.check(0)
+
+    def finish(self) -> None:
+        """Raises WriteFailed, ProducerFailed."""
+        left = self._served(self.client.flush, self._options.delivery_timeout_ms / 1_000 + _GRACE_S)
+        self.check(0)
+        if left:
+            raise ProducerFailed(f"{left} of {self.sent_count} records were not acknowledged in time{self._trouble}")
+
+    def check(self, wait_s: float) -> None:
+        """Hear what has failed. Raises WriteFailed, ProducerFailed."""
+        self._served(self.client.poll, wait_s)
+        if self._failed is not None:
+            raise self._failed
+
+    def forget_failures(self) -> None:
+        """Of a transaction that was aborted."""
+        self._served(self.client.poll, 0)
+        self._failed = None
+        self.sent_count = 0
+
+    def _produce_when_there_is_room(self, record: Record) -> None:
+        deadline_s = time.monotonic() + self._options.max_block_ms / 1_000
+        while time.monotonic() < deadline_s:
+            self.check(_POLL_S)
+            try:
+                self.client.produce(
+                    record.topic, record.value, record.key, record.partition, None, None, record.timestamp_ms, record.headers
+                )
+            except BufferError:
+                continue
+            except KafkaException as error:
+                raise self._refused(record.topic, record.partition, error) from None
+            return
+        waited = f"the buffer was full for {self._options.max_block_ms} ms (kafka.max.block.ms){self._trouble}"
+        raise WriteFailed(record.topic, record.partition, waited)
+
+    def _served(self, call: Callable[[float], int], timeout_s: float) -> int:
+        """A call in which callbacks run. A fatal error comes out of it as an exception, or as Python's complaint about the client, which
+        goes on calling back while that exception is set."""
+        try:
+            return call(timeout_s)
+        except (KafkaException, SystemError) as error:
+            raise self._failed or ProducerFailed(f"{_reason(error)}{self._trouble}") from None
+
+    def _refused(self, topic: str, partition: int, error: KafkaException) -> WriteFailed:
+        """If something failed earlier, that is the reason."""
+        return self._failed or WriteFailed(topic, partition, f"{error.args[0].str()}{self._trouble}")
+
+    # --- called by the client, in the thread that polls -------------------------------------------------------------------------------
+
+    def _undelivered(self, error: KafkaError | None, message: Message) -> None:
+        if error is not None and self._failed is None:
+            partition = message.partition()
+            place = str(message.topic()), -1 if partition is None else partition
+            self._failed = WriteFailed(*place, f"{error.str()}{self._trouble}")
+
+    def _troubled(self, error: KafkaError) -> None:
+        """The last one: it tells why nothing came back."""
+        self._trouble = f" ({error.str()})"
+
+
+def _reason(error: BaseException) -> str:
+    """Of the client's exception, which may be behind others."""
+    cause: BaseException | None = error
+    while cause is not None and not isinstance(cause, KafkaException):
+        cause = cause.__cause__ or cause.__context__
+    return str(error) if cause is None else cause.args[0].str()
+
+
+def checked(options: WriteOptions) -> None:
+    """Whether librdkafka takes these settings. Asks no broker. Raises InvalidOption."""
+    transactional = {"transactional.id": "check"} if options.exactly_once else {}
+    with RecordProducer(options, {**transactional, "log_level": "0"}):
+        pass

@@ -1,0 +1,154 @@
+"""What Spark calls to write. Executors run `write`, the driver `commit` or `abort`.
+
+Invariants: without `exactlyOnce` a task has every record acknowledged before it says that it is done: at least once, a repeated task
+repeats its records. With it tasks only stage rows, and the driver makes the whole batch one transaction before Spark may forget it. Spark
+pickles these objects and makes them anew for every micro-batch, so they keep nothing. Source: `pyspark.sql.datasource` of 4.3; ADR 0024.
+"""
+
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import ExitStack
+from dataclasses import dataclass
+from typing import NamedTuple, Self
+from uuid import uuid4
+
+from pyspark import TaskContext
+from pyspark.sql.datasource import DataSourceArrowWriter, DataSourceStreamArrowWriter, WriterCommitMessage
+from pyspark.sql.types import StructType
+
+from base.log import get_logger
+from lake.arrow.pyarrow_untyped import RecordBatch
+from lake.spark.errors import InvalidOption
+from lake.spark.sink.columns import check_columns
+from lake.spark.sink.errors import TransactionFailed
+from lake.spark.sink.options import WriteOptions, parse_write, write_warnings
+from lake.spark.sink.producer import RecordProducer, checked
+from lake.spark.sink.staging import Staging
+from lake.spark.sink.transaction import Transaction, WriteId
+from objectstore.errors import InvalidStoreUrl, ObjectStoreError
+from objectstore.url import parse_store_url
+
+_log = get_logger()
+_QUERY_ID = "sql.streaming.queryId"
+_BATCH_ID = "streaming.sql.batchId"
+_Messages = Sequence[WriterCommitMessage | None]
+
+
+@dataclass(frozen=True, slots=True)
+class TaskDone(WriterCommitMessage):
+    """rows: acknowledged, or staged under keys. query_id: of the streaming query that this task belongs to, or empty."""
+
+    row_count: int
+    keys: tuple[str, ...] = ()
+    query_id: str = ""
+
+
+def _checked(options: Mapping[str, str], schema: StructType, *, streaming: bool, overwrite: bool) -> WriteOptions:
+    found = parse_write(options, streaming=streaming, overwrite=overwrite)
+    check_columns(schema, found.topic)
+    if found.exactly_once:
+        try:
+            parse_store_url(found.store)
+        except InvalidStoreUrl as error:
+            raise InvalidOption(f"option 'store': {error}") from None
+    checked(found)
+    for note in write_warnings(options):
+        _log.warning("option", note=note)
+    return found
+
+
+class BatchWriter(DataSourceArrowWriter):
+    def __init__(self, options: Mapping[str, str], schema: StructType, *, overwrite: bool) -> None:
+        self._options = _checked(options, schema, streaming=False, overwrite=overwrite)
+        self._staging = Staging(self._options.store, str(uuid4()))
+
+    def write(self, iterator: Iterator[RecordBatch]) -> TaskDone:
+        return _write(self._options, iterator, self._staging, 0)
+
+    def commit(self, messages: _Messages) -> None:
+        options = self._options
+        done = _Done.of(messages)
+        wanted = WriteId(options.write_name or self._staging.write_id, options.write_version, done.query_id)
+        _commit(Transaction(options, wanted, marked=bool(options.write_name)), done, self._staging, 0)
+
+    def abort(self, messages: _Messages) -> None:
+        _forget(self._staging, _Done.of(messages))
+
+
+class StreamWriter(DataSourceStreamArrowWriter):
+    def __init__(self, options: Mapping[str, str], schema: StructType, *, overwrite: bool) -> None:
+        self._options = _checked(options, schema, streaming=True, overwrite=overwrite)
+
+    def write(self, iterator: Iterator[RecordBatch]) -> TaskDone:
+        query_id, batch_id = _property(_QUERY_ID), _property(_BATCH_ID)
+        if self._options.exactly_once and not (query_id and batch_id):
+            raise TransactionFailed(f"this Spark does not tell its tasks {_QUERY_ID} and {_BATCH_ID}: exactlyOnce can not name the batch")
+        return _write(self._options, iterator, self._staging(query_id), int(batch_id or 0))
+
+    def commit(self, messages: _Messages, batchId: int) -> None:
+        done = _Done.of(messages)
+        wanted = WriteId(done.query_id, batchId, done.query_id)
+        _commit(Transaction(self._options, wanted), done, self._staging(done.query_id), batchId)
+
+    def abort(self, messages: _Messages, batchId: int) -> None:
+        done = _Done.of(messages)
+        _forget(self._staging(done.query_id), done)
+
+    def _staging(self, query_id: str) -> Staging:
+        return Staging(self._options.store, query_id)
+
+
+class _Done(NamedTuple):
+    """What all tasks together have done. A failed one left no message."""
+
+    row_count: int
+    keys: list[str]
+    query_id: str
+
+    @classmethod
+    def of(cls, messages: _Messages) -> Self:
+        tasks = [item for item in messages if isinstance(item, TaskDone)]
+        query_id = next((item.query_id for item in tasks if item.query_id), "")
+        return cls(sum(item.row_count for item in tasks), [key for item in tasks for key in item.keys], query_id)
+
+
+def _property(name: str) -> str:
+    """What the driver gives its tasks along."""
+    context = TaskContext.get()
+    return (context.getLocalProperty(name) if context else None) or ""
+
+
+def _write(options: WriteOptions, batches: Iterator[RecordBatch], staging: Staging, batch_id: int) -> TaskDone:
+    if options.exactly_once:
+        context = TaskContext.get()
+        row_count, keys = staging.put(batches, options.topic, batch_id, context.partitionId() if context else 0)
+        return TaskDone(row_count, tuple(keys), _property(_QUERY_ID))
+    producer: RecordProducer | None = None
+    with ExitStack() as closing:
+        for batch in batches:
+            if producer is None:  # a task without rows connects to nobody
+                producer = closing.enter_context(RecordProducer(options))
+            producer.send(batch)
+        if producer is not None:
+            producer.finish()
+    return TaskDone(producer.sent_count if producer else 0)
+
+
+def _commit(transaction: Transaction, done: _Done, staging: Staging, batch_id: int) -> None:
+    """Of a batch without rows there is nothing to commit, nor to find out."""
+    if transaction.options.exactly_once and done.keys:
+        wrote = transaction.commit(lambda: staging.read(done.keys))
+        try:
+            staging.delete_through(batch_id)
+        except (ObjectStoreError, TimeoutError) as error:
+            _log.warning("staged_rows_left", write_id=staging.write_id, error=str(error))
+    else:
+        wrote = bool(done.row_count)
+    _log.info("written", row_count=done.row_count, batch_id=batch_id, wrote=wrote)
+
+
+def _forget(staging: Staging, done: _Done) -> None:
+    """Spark has an error to show already."""
+    try:
+        staging.delete(done.keys)
+    except (ObjectStoreError, TimeoutError) as error:
+        _log.warning("staged_rows_left", write_id=staging.write_id, error=str(error))

@@ -1,0 +1,94 @@
+"""Where a streaming query began, kept outside the process: Spark asks again after a crash in the first micro-batch, and is not told where
+its checkpoint lies.
+
+Invariant: whoever writes first decides (`If-None-Match: *`), everybody else takes what lies there. Ids of topics are kept beside it, one
+object each, for offsets of a topic that was deleted and created again mean nothing. Nothing here is ever changed; deleting the prefix makes
+the query a new one. Source: Spark `KafkaSourceInitialOffsetWriter` (`sources/0/0` of the checkpoint); `docs/reference/formats.md` 10.
+"""
+
+import asyncio
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import TypeVar
+
+import msgspec
+
+from lake.arrow.background import background
+from lake.arrow.cluster import DEADLINE_S
+from lake.spark.cluster import SparkCluster
+from lake.spark.offsets import OffsetsJson
+from objectstore.errors import ObjectNotFound, PreconditionFailed
+from objectstore.ports import ObjectStore
+from stream.errors import ObjectCorrupt
+from stream.format.keys import spark_query_prefix
+
+_PUTS_MAX = 16
+
+
+class _Start(msgspec.Struct, frozen=True):
+    offsets: OffsetsJson
+
+
+class _Topic(msgspec.Struct, frozen=True):
+    topic_id: str
+
+
+_Kept = TypeVar("_Kept", _Start, _Topic)
+
+
+@dataclass(frozen=True, slots=True)
+class QueryStart:
+    """Either of the two says where: a name under the cluster's own store, or a store URL."""
+
+    cluster: SparkCluster
+    query_id: str
+    location: str
+
+    def load(self) -> OffsetsJson | None:
+        found = background().run(self._get("start", _Start), DEADLINE_S)
+        return None if found is None else found.offsets
+
+    def decide(self, offsets: OffsetsJson) -> OffsetsJson:
+        """These offsets, unless somebody was faster."""
+        return background().run(self._put("start", _Start(offsets)), DEADLINE_S).offsets
+
+    def topic_ids(self, ids: Mapping[str, str]) -> dict[str, str]:
+        """The ids that these topics had when the query first saw them."""
+        return background().run(self._topic_ids(ids), DEADLINE_S)
+
+    async def _topic_ids(self, ids: Mapping[str, str]) -> dict[str, str]:
+        turns = asyncio.Semaphore(_PUTS_MAX)
+
+        async def first(name: str, topic_id: str) -> str:
+            async with turns:
+                return (await self._put(f"topics/{name}", _Topic(topic_id))).topic_id
+
+        return dict(zip(ids, await asyncio.gather(*(first(*item) for item in ids.items())), strict=True))
+
+    async def _put(self, name: str, value: _Kept) -> _Kept:
+        store, prefix = await self._place()
+        try:
+            await store.put_if_absent(prefix + name, msgspec.json.encode(value))
+        except PreconditionFailed:
+            found = await self._get(name, type(value))
+            if found is None:
+                raise
+            return found
+        return value
+
+    async def _get(self, name: str, kind: type[_Kept]) -> _Kept | None:
+        store, prefix = await self._place()
+        try:
+            return msgspec.json.decode(await store.get(prefix + name), type=kind)
+        except ObjectNotFound:
+            return None
+        except msgspec.DecodeError as error:
+            raise ObjectCorrupt(prefix + name, 0, f"is no start of a query: {error}") from None
+
+    async def _place(self) -> tuple[ObjectStore, str]:
+        if self.location:
+            return await background().store(self.location), ""
+        view = await self.cluster.view()
+        if not view.cluster_id:
+            await view.refresh()
+        return await background().store(self.cluster.store_url), spark_query_prefix(view.cluster_id, self.query_id)

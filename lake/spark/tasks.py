@@ -1,0 +1,116 @@
+"""What an executor is given, and what it does: read its slices to their end, leave out rows that were not asked for.
+
+Invariants: those of `lake.arrow.renew`: every offset of the slices is given once, or there is an error that names it. A loss is an error
+unless `failOnDataLoss` is false.
+"""
+
+import gc
+import sys
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import closing
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Final
+
+from base.log import get_logger
+from lake.fetch.errors import ObjectStaysGone
+from lake.fetch.slices import Slice
+from lake.manifest.errors import OffsetsMissing, TopicReplaced, UnknownPartition
+from lake.spark.cluster import SparkCluster
+from lake.spark.errors import DataLoss
+from lake.spark.filters import Pushed
+from stream.errors import StreamError
+
+if TYPE_CHECKING:
+    from lake.arrow.pyarrow_untyped import RecordBatch
+
+_log = get_logger()
+
+
+BODIES_BYTES_MAX: Final = 1 << 20
+"""Of one task, which is pickled and sent through the driver."""
+
+
+class _Kept:
+    modules_count = 0
+    """Imported when they were kept the last time."""
+
+
+def keep_modules() -> None:
+    """What this process has imported is no garbage. PySpark collects garbage after every task, and walking over Arrow, numba and pandas
+    takes 50 to 100 ms, a sixth of the CPU of a scan. To be called when a task begins: right after such a collection nothing else is kept
+    but what the process holds anyway. Source: `pyspark.daemon`, `gc.freeze`."""
+    if len(sys.modules) != _Kept.modules_count:
+        gc.freeze()
+        _Kept.modules_count = len(sys.modules)
+
+
+@dataclass(frozen=True, slots=True)
+class Task:
+    """bodies: by key those of the slices' objects that the planner has read whole. WAL slots are small and many: a task that has to get
+    each of them again takes longer for that than for all else."""
+
+    slices: tuple[Slice, ...]
+    bodies: Mapping[str, bytes]
+
+
+def task_of(slices: Sequence[Slice], bodies: Mapping[str, bytes]) -> Task:
+    taken, left_bytes = dict[str, bytes](), BODIES_BYTES_MAX
+    for part in slices:
+        body = bodies.get(part.key)
+        if body is not None and part.key not in taken and len(body) <= left_bytes:
+            taken[part.key] = body
+            left_bytes -= len(body)
+    return Task(tuple(slices), taken)
+
+
+@dataclass(frozen=True, slots=True)
+class TaskReader:
+    """The same for all tasks of a query. Pickled once."""
+
+    cluster: SparkCluster
+    columns: tuple[str, ...]
+    pushed: Pushed
+    fail_on_data_loss: bool
+    retry_interval_ms: int
+    read_committed: bool
+
+    def read(self, task: Task | None) -> Iterator["RecordBatch"]:
+        """None: nothing to read, for which Spark makes one partition without a value.
+
+        Raises ReadError (damage), DataLoss.
+        """
+        from lake.arrow.renew import read_renewed  # Arrow: for those who read, not for those who plan
+        from lake.spark.rows import chosen
+
+        if task is None:
+            return
+        keep_modules()
+        conditions, young_ms = self.pushed.of_rows, self.pushed.timestamp_from_ms
+        batches = read_renewed(
+            self.cluster,
+            task.slices,
+            self.columns,
+            committed=self.read_committed,
+            min_timestamp_ms=young_ms,
+            pause_ms=self.retry_interval_ms,
+            lost=self._lost,
+            bodies=task.bodies,
+        )
+        with closing(batches):
+            try:
+                for batch in batches:
+                    rows = chosen(batch, conditions)
+                    if rows.num_rows:
+                        yield rows
+            except (OffsetsMissing, ObjectStaysGone) as error:
+                raise DataLoss(f"Could not read records: {error}.") from None
+
+    def _lost(self, error: StreamError) -> None:
+        reason = f"Could not read records: {error}."
+        if isinstance(error, UnknownPartition):
+            reason = f"Partitions of {error.topic} have been deleted: {error}."
+        elif isinstance(error, TopicReplaced):
+            reason = f"Topics have been deleted and created again while they were read: {error.topic}."
+        if self.fail_on_data_loss:
+            raise DataLoss(reason)
+        _log.warning("data_loss", reason=reason)

@@ -1,0 +1,63 @@
+"""A commit, carried through to a known end: it is in the table, or it can never be.
+
+Invariant: whatever is raised on the way, a batch is in the table once. Attempts are bounded; a process that ends in between leaves either a
+commit or files that nobody names. Source: `settle`, ADR 0021.
+"""
+
+import time
+from collections.abc import Callable
+from typing import Final
+
+from base.log import get_logger
+from lake.table.errors import CommitConflict, CommitUnknown
+from lake.table.model import Commit
+from lake.table.settle import (
+    Verdict,
+    rebased,
+    rewrite_of,
+    verdict,
+)
+from lake.table.tables import ExportTable
+
+_log = get_logger()
+
+TRIES_MAX: Final = 20
+WAIT_MS_MIN: Final = 50
+WAIT_MS_MAX: Final = 5_000
+
+Sleep = Callable[[float], None]
+
+
+def commit_batch(table: ExportTable, commit: Commit, sleep: Sleep = time.sleep) -> bool:
+    """True: it is in the table. False: the table went on without it, plan anew. Raises CommitUnknown when that can not be found out."""
+    return _carried(table, commit, sleep, is_rewrite=False)
+
+
+def commit_rewrite(table: ExportTable, commit: Commit, sleep: Sleep = time.sleep) -> bool:
+    """As `commit_batch`, for files that hold the same rows as those they replace."""
+    return _carried(table, commit, sleep, is_rewrite=True)
+
+
+def _carried(table: ExportTable, commit: Commit, sleep: Sleep, *, is_rewrite: bool) -> bool:
+    on_top_of = rewrite_of if is_rewrite else rebased
+    for attempt in range(TRIES_MAX):
+        try:
+            table.commit(commit)
+        except (CommitConflict, CommitUnknown) as error:
+            if attempt == TRIES_MAX - 1:
+                raise
+            _log.info("commit_not_acknowledged", table=table.name, commit_id=commit.commit_id, error=str(error)[:300])
+            if attempt:
+                sleep(min(WAIT_MS_MAX, WAIT_MS_MIN << attempt) / 1_000)
+        else:
+            return True
+        found = table.state()
+        paths = [file.path for file in table.files()] if commit.removed else []
+        match verdict(on_top_of(commit, found) if is_rewrite else commit, found, paths):
+            case Verdict.COMMITTED:
+                return True
+            case Verdict.REPLAN:
+                return False
+            case Verdict.AGAIN:
+                commit = on_top_of(commit, found)
+    raise AssertionError("the last attempt raises")

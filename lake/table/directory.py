@@ -1,0 +1,271 @@
+"""A table as a directory of Parquet files with a log of numbered commits, for readers that know nothing but Parquet.
+
+    <table>/_penstock_log/00000000000000000017.json     what commit 17 added and removed, and the offsets after it
+    <table>/data/[_partition=3/][_day=2026-03-01/]*.parquet
+
+Invariants: commit n + 1 is written with If-None-Match by who has read commit n, so one of two writers wins; a file that no commit names is
+none of the table's. Every `WHOLE_EVERY`th commit names all files, so readers begin there. Nothing is overwritten.
+Source: Delta Lake's log, made smaller; docs/reference/table.md has the format for readers.
+"""
+
+import asyncio
+from collections.abc import Coroutine, Sequence
+from dataclasses import dataclass
+from typing import Any, Final, TypeVar
+
+import msgspec
+
+from lake.arrow.background import background
+from lake.arrow.pyarrow_untyped import Buffer, Schema, pa
+from lake.table.errors import CommitConflict, CommitUnknown, InvalidTable
+from lake.table.files import FilePlace, fitted
+from lake.table.model import (
+    Commit,
+    FileEntry,
+    Group,
+    Layout,
+    TableState,
+)
+from lake.table.pyarrow_untyped import Footer, Table, pq
+from objectstore.errors import ConditionalConflict, ObjectStoreError, PreconditionFailed
+from objectstore.ports import ObjectStore
+
+LOG: Final = "_penstock_log/"
+WHOLE_EVERY: Final = 50
+_DEADLINE_S: Final = 300.0
+_READS_AT_ONCE: Final = 16
+
+_T = TypeVar("_T")
+
+
+class LoggedFile(msgspec.Struct, frozen=True):
+    """As in the log; the format is public."""
+
+    path: str
+    rows: int
+    bytes: int
+    group: tuple[int, ...]
+    first: tuple[int, int]
+
+
+class LoggedCommit(msgspec.Struct, frozen=True, kw_only=True):
+    """As in the log. whole: `add` names all files of the table, `remove` none."""
+
+    version: int
+    commit_id: str
+    topic: str
+    topic_id: str
+    batch_id: int
+    offsets: dict[str, int]
+    whole: bool
+    layout: list[str]
+    schema: str
+    """Arrow schema, IPC, in hexadecimal: what readers without Arrow see in the files anyway."""
+
+    add: list[LoggedFile]
+    remove: list[str]
+
+
+@dataclass(frozen=True, slots=True)
+class DirectoryPlace:
+    """prefix: of the table, ends with a slash."""
+
+    url: str
+    prefix: str
+    schema: Schema
+    layout: Layout
+
+    def put(self, name: str, data: Buffer, footer: Footer, group: Group, first: tuple[int, int]) -> FileEntry:
+        path = f"data/{self._directory(group)}{name}"
+        _run(_put(self.url, self.prefix + path, memoryview(data)))
+        return FileEntry(path, footer.num_rows, len(data), group, first)
+
+    def read(self, file: FileEntry, columns: list[str] | None = None) -> Table:
+        raw = _run(_get(self.url, self.prefix + file.path))
+        names = [field.name for field in self.schema] if columns is None else columns
+        found = pq.read_table(pa.BufferReader(raw), columns=columns)
+        return fitted(found, pa.schema([self.schema.field(name) for name in names]))
+
+    def delete(self, files: list[FileEntry]) -> None:
+        _run(_delete(self.url, [self.prefix + file.path for file in files]))
+
+    def _directory(self, group: Group) -> str:
+        values = list(group)
+        parts = [f"_partition={values.pop(0)}/"] if self.layout.by_partition else []
+        if self.layout.by_day:
+            parts.append(f"_day={pa.scalar(values.pop(0), pa.int32()).cast(pa.date32()).as_py().isoformat()}/")
+        return "".join(parts)
+
+
+class DirectoryTable:
+    """url: of a store. name: keys begin with it. layout: of a table that is made, and must be that of one that exists; None: any."""
+
+    def __init__(self, url: str, name: str, layout: Layout | None) -> None:
+        self.name = name
+        self._url = url
+        self._prefix = f"{name}/"
+        self._layout = layout
+        self._stored: Schema | None = None
+        self._wanted: Schema | None = None
+        self._version = 0
+        self._files: dict[str, FileEntry] = {}
+
+    def state(self) -> TableState:
+        commits = _run(_read_log(self._url, self._prefix))
+        self._files = {}
+        for commit in commits:
+            if commit.whole:
+                self._files = {}
+            for path in commit.remove:
+                self._files.pop(path, None)
+            self._files |= {file.path: FileEntry(file.path, file.rows, file.bytes, file.group, file.first) for file in commit.add}
+        if not commits:
+            self._version = 0
+            return TableState("0")
+        last = commits[-1]
+        self._version = last.version
+        found = Layout("_partition" in last.layout, "_day" in last.layout)
+        if self._layout is None:
+            self._layout = found
+        elif found != self._layout:
+            raise InvalidTable(f"table {self.name} is partitioned by {last.layout or 'nothing'}: give the same options, or another table")
+        self._stored = pa.ipc.read_schema(pa.py_buffer(bytes.fromhex(last.schema)))
+        offsets = {int(partition): offset for partition, offset in last.offsets.items()}
+        return TableState(
+            str(last.version), last.topic, last.topic_id, last.batch_id, offsets, frozenset(commit.commit_id for commit in commits)
+        )
+
+    def prepare(self, schema: Schema) -> None:
+        self._wanted = schema
+        self._schema()
+
+    def _schema(self) -> Schema:
+        """What the table has and what was prepared: the next commit writes it down."""
+        known = [schema for schema in (self._stored, self._wanted) if schema is not None]
+        if not known:
+            raise InvalidTable(f"table {self.name} does not exist")
+        try:
+            return pa.unify_schemas(known)
+        except (pa.ArrowInvalid, pa.ArrowTypeError) as error:
+            raise InvalidTable(f"table {self.name} has a column of another type: {error}; export into another table") from None
+
+    def files(self) -> list[FileEntry]:
+        return list(self._files.values())
+
+    def place(self) -> FilePlace:
+        return DirectoryPlace(self._url, self._prefix, self._schema(), self.layout)
+
+    @property
+    def layout(self) -> Layout:
+        if self._layout is None:
+            raise InvalidTable(f"table {self.name} does not exist")
+        return self._layout
+
+    def commit(self, commit: Commit) -> None:
+        assert int(commit.base.version) == self._version, "state() first"
+        version = self._version + 1
+        whole = version % WHOLE_EVERY == 0
+        removed = [file.path for file in commit.removed]
+        kept = [file for file in self._files.values() if file.path not in set(removed)] if whole else []
+        layout = self.layout
+        logged = LoggedCommit(
+            version=version,
+            commit_id=commit.commit_id,
+            topic=commit.topic,
+            topic_id=commit.topic_id,
+            batch_id=commit.batch_id,
+            offsets={str(partition): offset for partition, offset in sorted(commit.offsets.items())},
+            whole=whole,
+            layout=[name for name, wanted in (("_partition", layout.by_partition), ("_day", layout.by_day)) if wanted],
+            schema=self._schema().serialize().to_pybytes().hex(),
+            add=[LoggedFile(file.path, file.row_count, file.size_bytes, file.group, file.first) for file in [*kept, *commit.added]],
+            remove=[] if whole else removed,
+        )
+        try:
+            _run(_put_if_absent(self._url, _log_key(self._prefix, version), msgspec.json.encode(logged)))
+        except PreconditionFailed as error:
+            raise CommitConflict(str(error)) from error  # also when an earlier try of ours landed: the log will tell by the commit's id
+        except (ConditionalConflict, ObjectStoreError, TimeoutError) as error:
+            raise CommitUnknown(str(error)) from error
+
+    def read(self, bytes_max: int) -> Table:
+        self.state()
+        total_bytes = sum(file.size_bytes for file in self._files.values())
+        if total_bytes > bytes_max:
+            raise InvalidTable(
+                f"table {self.name} has {total_bytes} bytes, more than {bytes_max} for a look: read its files with an engine"
+            )
+        place = self.place()
+        tables = [place.read(file) for file in self._files.values()]
+        return pa.concat_tables(tables) if tables else place.schema.empty_table()
+
+
+def table_names(url: str) -> list[str]:
+    """Tables in this store: names of one part only are looked for."""
+    return _run(_table_names(url))
+
+
+def _log_key(prefix: str, version: int) -> str:
+    return f"{prefix}{LOG}{version:020}.json"
+
+
+def _run(work: Coroutine[Any, Any, _T]) -> _T:
+    return background().run(work, _DEADLINE_S)
+
+
+async def _store(url: str) -> ObjectStore:
+    return await background().store(url)
+
+
+async def _put(url: str, key: str, data: memoryview) -> None:
+    await (await _store(url)).put(key, data)
+
+
+async def _get(url: str, key: str) -> bytes:
+    return await (await _store(url)).get(key)
+
+
+async def _put_if_absent(url: str, key: str, data: bytes) -> None:
+    await (await _store(url)).put_if_absent(key, data)
+
+
+async def _delete(url: str, keys: Sequence[str]) -> None:
+    await (await _store(url)).delete(keys)
+
+
+async def _read_log(url: str, prefix: str) -> list[LoggedCommit]:
+    """From the last whole commit on; commits that were read before are not read again."""
+    store = await _store(url)
+    keys = [(info.key, info.etag) async for info in store.list(f"{prefix}{LOG}")]
+    whole = max((index for index in range(len(keys)) if (index + 1) % WHOLE_EVERY == 0), default=0)
+    known = _commits.setdefault((url, prefix), {})
+    turns = asyncio.Semaphore(_READS_AT_ONCE)
+
+    async def read(key: tuple[str, str]) -> None:
+        if key not in known:
+            async with turns:
+                known[key] = msgspec.json.decode(await store.get(key[0]), type=LoggedCommit)
+
+    await asyncio.gather(*(read(key) for key in keys[whole:]))
+    for key in [key for key in known if key not in keys[whole:]]:
+        del known[key]
+    return [known[key] for key in keys[whole:]]
+
+
+_commits: dict[tuple[str, str], dict[tuple[str, str], LoggedCommit]] = {}
+"""By key and etag: immutable once written; at most `WHOLE_EVERY` of each table are kept."""
+
+
+async def _table_names(url: str) -> list[str]:
+    store = await _store(url)
+    found: list[str] = []
+    after = ""
+    while True:
+        infos = [info.key async for info in store.list("", start_after=after, limit=1)]
+        if not infos:
+            return found
+        name = infos[0].partition("/")[0]
+        first = [info async for info in store.list(f"{name}/{LOG}", limit=1)]
+        if first:
+            found.append(name)
+        after = f"{name}0"  # the character behind the slash

@@ -1,0 +1,331 @@
+"""A table in Iceberg, through pyiceberg and any of its catalogs.
+
+Invariants: a commit is bound to the snapshot that was read before (pyiceberg's own repetitions, which would add the same files on top of
+anybody's, are off); offsets and batch id are in the summary of its snapshot and in the table's properties, in the same commit, so they
+survive rewrites by others and the expiry of snapshots. A rollback of the table takes the offsets back with it. Files carry field ids.
+Catalogs that do not compare versions (moto's Glue) lose commits whoever writes. Source: Iceberg spec v2.
+"""
+
+import json
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any, Final, cast
+
+from pyiceberg.catalog import Catalog, load_catalog
+from pyiceberg.conversions import from_bytes
+from pyiceberg.exceptions import (
+    CommitFailedException,
+    NoSuchTableError,
+    ValidationError,
+    ValidationException,
+)
+from pyiceberg.expressions import AlwaysTrue
+from pyiceberg.io import FileIO, load_file_io
+from pyiceberg.io import pyarrow as _pyarrow
+from pyiceberg.manifest import DataFile, DataFileContent, FileFormat
+from pyiceberg.partitioning import PartitionSpec
+from pyiceberg.table import FileScanTask, TableProperties
+from pyiceberg.table import Table as NativeTable
+from pyiceberg.table.metadata import TableMetadata
+from pyiceberg.table.snapshots import Snapshot
+from pyiceberg.transforms import DayTransform, IdentityTransform
+from pyiceberg.types import IntegerType, LongType
+
+from lake.arrow.pyarrow_untyped import Buffer, Schema, pa
+from lake.table.errors import CommitConflict, CommitUnknown, InvalidTable
+from lake.table.files import FilePlace, fitted
+from lake.table.model import (
+    Commit,
+    FileEntry,
+    Group,
+    Layout,
+    TableState,
+)
+from lake.table.pyarrow_untyped import Footer, Table, pq
+from lake.table.rows import OFFSET, PARTITION, TIMESTAMP
+
+OFFSETS: Final = "penstock.offsets"
+BATCH_ID: Final = "penstock.batch-id"
+COMMIT_ID: Final = "penstock.commit-id"
+TOPIC: Final = "penstock.topic"
+TOPIC_ID: Final = "penstock.topic-id"
+_arrow_io: Any = _pyarrow
+"""pyiceberg's half that deals in pyarrow's objects, which have no types."""
+
+_FIELD_ID: Final = b"PARQUET:field_id"
+_CREATE_TRIES: Final = 5
+
+
+@dataclass(frozen=True)
+class IcebergPlace:
+    """metadata: schema, partition spec and properties; its history is left out, for this travels with every task."""
+
+    properties: Mapping[str, str]
+    metadata: TableMetadata
+
+    @property
+    def schema(self) -> Schema:
+        return _arrow_io.schema_to_pyarrow(self.metadata.schema())
+
+    def put(self, name: str, data: Buffer, footer: Footer, group: Group, first: tuple[int, int]) -> FileEntry:
+        metadata = self.metadata
+        path = f"{metadata.location.rstrip('/')}/data/{name}"
+        with self._io().new_output(path).create(overwrite=False) as stream:
+            stream.write(memoryview(data))  # type: ignore[arg-type]  # any buffer will do
+        schema, spec = metadata.schema(), metadata.spec()
+        statistics = _arrow_io.data_file_statistics_from_parquet_metadata(
+            parquet_metadata=footer,
+            stats_columns=_arrow_io.compute_statistics_plan(schema, metadata.properties),
+            parquet_column_mapping=_arrow_io.parquet_path_to_id_mapping(schema),
+        )
+        partition = statistics.partition(spec, schema)
+        file = DataFile.from_args(
+            content=DataFileContent.DATA,
+            file_path=path,
+            file_format=FileFormat.PARQUET,
+            partition=partition,
+            file_size_in_bytes=len(data),
+            sort_order_id=None,
+            spec_id=spec.spec_id,
+            equality_ids=None,
+            key_metadata=None,
+            **statistics.to_serialized_dict(),
+        )
+        return FileEntry(path, footer.num_rows, len(data), group, first, FileScanTask(file))
+
+    def read(self, file: FileEntry, columns: list[str] | None = None) -> Table:
+        """Columns by their field ids. Where other engines left deletes, pyiceberg reads; it gives empty lists for lists that are null."""
+        schema = self.metadata.schema()
+        wanted = schema if columns is None else schema.select(*columns)
+        if file.native.delete_files:
+            return _arrow_io.ArrowScan(self.metadata, self._io(), wanted, AlwaysTrue()).to_table([file.native])
+        with self._io().new_input(file.path).open() as stream:
+            found = pq.ParquetFile(pa.BufferReader(stream.read()))
+        held_fields: list[Any] = list(found.schema_arrow)
+        names = {_field_id(field.metadata): field.name for field in held_fields}
+        held = {field.name: names[field.field_id] for field in wanted.fields if field.field_id in names}
+        rows = found.read(columns=list(held.values())).select(list(held.values())).rename_columns(list(held))
+        return fitted(rows, _arrow_io.schema_to_pyarrow(wanted))
+
+    def delete(self, files: list[FileEntry]) -> None:
+        io = self._io()
+        for file in files:
+            try:
+                io.delete(file.path)
+            except FileNotFoundError:
+                continue
+
+    def _io(self) -> FileIO:
+        return load_file_io(dict(self.properties), self.metadata.location)
+
+
+class IcebergTable:
+    """identifier: namespace and name, with a dot. layout: of a table that is made, and must be that of one that exists; None: any."""
+
+    def __init__(self, catalog: Catalog, identifier: str, layout: Layout | None) -> None:
+        self.name = identifier
+        self._catalog = catalog
+        self._layout = layout
+        self._table: NativeTable | None = None
+
+    def state(self) -> TableState:
+        try:
+            self._table = self._catalog.load_table(self.name)
+        except NoSuchTableError:
+            self._table = None
+            return TableState("")
+        metadata = self._table.metadata
+        self._check_layout(metadata)
+        told: Mapping[str, str] = {}
+        commit_ids: set[str] = set()
+        known = {snapshot.snapshot_id: snapshot for snapshot in metadata.snapshots}
+        snapshot_id = metadata.current_snapshot_id
+        while snapshot_id is not None and (snapshot := known.pop(snapshot_id, None)) is not None:
+            summary = _properties_of(snapshot)
+            commit_ids.add(summary.get(COMMIT_ID, ""))
+            if not told and OFFSETS in summary:
+                told = summary
+            snapshot_id = snapshot.parent_snapshot_id
+        is_rolled_back = any(OFFSETS in _properties_of(other) for other in known.values())
+        if not told and not is_rolled_back:
+            told = metadata.properties  # the snapshots that said it have expired
+        return _state_of(str(metadata.current_snapshot_id), told, commit_ids)
+
+    def prepare(self, schema: Schema) -> None:
+        for _ in range(_CREATE_TRIES):
+            if self._table is None:
+                self._create(schema)
+            table = self._loaded()
+            try:
+                with table.update_schema() as update:
+                    cast("Any", update).union_by_name(schema)  # commits nothing if nothing is new
+            except CommitFailedException:
+                self._table = self._catalog.load_table(self.name)
+                continue
+            except (ValueError, ValidationError) as error:
+                raise InvalidTable(f"table {self.name} has a column of another type: {error}; export into another table") from None
+            return
+        raise CommitConflict(f"the schema of table {self.name} changes all the time")
+
+    def files(self) -> list[FileEntry]:
+        if self._table is None or self._table.current_snapshot() is None:
+            return []
+        table, metadata = self._table, self._table.metadata
+        ids = {field.name: field.field_id for field in metadata.schema().fields}
+        found: list[FileEntry] = []
+        for task in table.scan().plan_files():
+            file = task.file
+            if file.spec_id != metadata.default_spec_id:
+                continue  # of another engine, or of an earlier layout: it stays as it is
+            group = tuple(int(file.partition[index]) for index in range(len(metadata.spec().fields)))
+            first = (_lower(file, ids.get(PARTITION), table), _lower(file, ids.get(OFFSET), table))
+            found.append(FileEntry(file.file_path, file.record_count, file.file_size_in_bytes, group, first, task))
+        return found
+
+    def place(self) -> FilePlace:
+        table = self._loaded()
+        bare = table.metadata.model_copy(
+            update={"snapshots": [], "snapshot_log": [], "metadata_log": [], "refs": {}, "current_snapshot_id": None}
+        )
+        return IcebergPlace(dict(table.io.properties), bare)
+
+    def commit(self, commit: Commit) -> None:
+        table = self._loaded()
+        assert str(table.metadata.current_snapshot_id) == commit.base.version, "state() first"
+        told = {
+            OFFSETS: json.dumps({commit.topic: {str(partition): offset for partition, offset in sorted(commit.offsets.items())}}),
+            BATCH_ID: str(commit.batch_id),
+            COMMIT_ID: commit.commit_id,
+            TOPIC: commit.topic,
+            TOPIC_ID: commit.topic_id,
+        }
+        once = table.metadata.properties | {TableProperties.COMMIT_NUM_RETRIES: "0"}
+        table.metadata = table.metadata.model_copy(update={"properties": once})  # here only: nobody else's commits are meant
+
+        def send() -> None:
+            with table.transaction() as transaction:
+                transaction.set_properties({name: value for name, value in told.items() if name != COMMIT_ID})
+                update = transaction.update_snapshot(snapshot_properties=told)
+                with update.overwrite() if commit.removed else update.merge_append() as snapshot:
+                    for file in commit.removed:
+                        snapshot.delete_data_file(file.native.file)
+                    for file in commit.added:
+                        snapshot.append_data_file(file.native.file)
+
+        _conditionally(send)
+
+    def read(self, bytes_max: int) -> Table:
+        self.state()
+        table = self._loaded()
+        scan: Any = table.scan()
+        total_bytes = sum(task.file.file_size_in_bytes for task in scan.plan_files())
+        if total_bytes > bytes_max:
+            raise InvalidTable(f"table {self.name} has {total_bytes} bytes, more than {bytes_max} for a look: read it with an engine")
+        return scan.to_arrow()
+
+    @property
+    def layout(self) -> Layout:
+        self._loaded()
+        return self._layout or Layout()
+
+    def _loaded(self) -> NativeTable:
+        if self._table is None:
+            raise InvalidTable(f"table {self.name} does not exist")
+        return self._table
+
+    def _create(self, schema: Schema) -> None:
+        """Two runs may do it at once: whatever a catalog calls that, afterwards the table is there."""
+        for attempt in range(_CREATE_TRIES):
+            try:
+                self._create_once(schema)
+            except Exception as error:
+                if attempt == _CREATE_TRIES - 1:
+                    raise InvalidTable(f"table {self.name} can not be made: {error}") from error
+            try:
+                self._table = self._catalog.load_table(self.name)
+            except NoSuchTableError:
+                continue
+            self._check_layout(self._table.metadata)
+            return
+
+    def _create_once(self, schema: Schema) -> None:
+        layout = self._layout or Layout()
+        self._catalog.create_namespace_if_not_exists(Catalog.namespace_from(self.name))
+        made = cast("Any", self._catalog).create_table_transaction(self.name, schema)
+        with made, made.update_spec() as spec:
+            if layout.by_partition:
+                spec.add_field(PARTITION, IdentityTransform(), "partition")
+            if layout.by_day:
+                spec.add_field(TIMESTAMP, DayTransform(), "day")
+
+    def _check_layout(self, metadata: TableMetadata) -> None:
+        found = _layout_of(metadata.spec(), metadata)
+        if self._layout is None:
+            self._layout = found or Layout()
+        elif found != self._layout:
+            raise InvalidTable(
+                f"table {self.name} is partitioned by {metadata.spec().fields or 'nothing'}: give the options it was made with "
+                "(--mode upsert adds _partition, --partition-by day the day), or another table"
+            )
+
+
+def _field_id(metadata: Any) -> int:  # noqa: ANN401 - pyarrow is untyped
+    """-1: the file has none."""
+    return int(metadata.get(_FIELD_ID, -1)) if metadata else -1
+
+
+def _conditionally(send: Callable[[], None]) -> None:
+    try:
+        send()
+    except (CommitFailedException, ValidationException) as error:
+        raise CommitConflict(str(error)) from error
+    except Exception as error:  # a catalog behind any network may fail in any way after it has committed
+        raise CommitUnknown(f"{type(error).__name__}: {error}") from error
+
+
+def _properties_of(snapshot: Snapshot) -> Mapping[str, str]:
+    return {} if snapshot.summary is None else snapshot.summary.additional_properties
+
+
+def _state_of(version: str, told: Mapping[str, str], commit_ids: set[str]) -> TableState:
+    if OFFSETS not in told:
+        return TableState(version, commit_ids=frozenset(commit_ids))
+    parsed: dict[str, dict[str, int]] = json.loads(told[OFFSETS])
+    offsets = {int(partition): offset for partition, offset in parsed[told[TOPIC]].items()}
+    return TableState(version, told[TOPIC], told[TOPIC_ID], int(told[BATCH_ID]), offsets, frozenset(commit_ids))
+
+
+def _layout_of(spec: PartitionSpec, metadata: TableMetadata) -> Layout | None:
+    """None: partitioned by something else."""
+    found: list[str] = []
+    for field in spec.fields:
+        source = metadata.schema().find_column_name(field.source_id)
+        found.append(f"{source} {cast('Any', field).transform}")
+    by_partition, by_day = f"{PARTITION} identity" in found, f"{TIMESTAMP} day" in found
+    return Layout(by_partition, by_day) if by_partition + by_day == len(found) else None
+
+
+def _lower(file: DataFile, field_id: int | None, table: NativeTable) -> int:
+    bounds = file.lower_bounds
+    if field_id is None or not bounds or field_id not in bounds:
+        return 0
+    kind = table.schema().find_type(field_id)
+    return int(from_bytes(kind, bounds[field_id])) if isinstance(kind, IntegerType | LongType) else 0
+
+
+def open_catalog(name: str, properties: Mapping[str, str]) -> Catalog:
+    """As pyiceberg's `load_catalog`. Raises InvalidTable if it can not be."""
+    for attempt in range(_CREATE_TRIES):
+        try:
+            return load_catalog(name, **dict(properties))
+        except (
+            Exception
+        ) as error:  # of any database: two runs that make its tables at once disturb each other, the second time they are there
+            if attempt == _CREATE_TRIES - 1 or isinstance(error, ValueError):
+                raise InvalidTable(f"the catalog can not be opened: {error}") from error
+    raise AssertionError("the last attempt raises")
+
+
+def names_in(catalog: Catalog) -> list[str]:
+    """Of all tables in namespaces of one level."""
+    return [".".join(table) for namespace in catalog.list_namespaces() for table in catalog.list_tables(namespace)]

@@ -1,0 +1,134 @@
+"""Which offsets a batch takes, how they become tasks, and which files are worth joining.
+
+Invariants: a batch continues each partition where the table ended, without a gap and without overlap; each offset is in one task; a task
+holds one partition only, its slices in offset order. Bytes are those in the store. Must not do I/O.
+"""
+
+from collections.abc import Iterable, Mapping, Sequence
+from itertools import groupby
+from typing import NamedTuple
+
+from lake.fetch.slices import Slice
+from lake.manifest.plan import OffsetRange
+from lake.spark.packing import cut
+from lake.table.errors import RecordsLost
+from lake.table.model import FileEntry, FileTask, MergeTask
+
+MERGE_FILES_MAX = 1_000
+"""Files that become one at most: all their footers are read by one task."""
+
+
+class Bounds(NamedTuple):
+    """Of one partition: its log start and the end of what is stable."""
+
+    start_offset: int
+    end_offset: int
+
+
+def wanted_ranges(topic: str, next_offsets: Mapping[int, int], bounds: Mapping[int, Bounds], *, skip_lost: bool) -> list[OffsetRange]:
+    """What the table lacks. A partition that it does not know begins at its log start. Raises RecordsLost unless they may be skipped."""
+    ranges: list[OffsetRange] = []
+    for partition, (start, end) in sorted(bounds.items()):
+        position = next_offsets.get(partition, start)
+        if position < start and not skip_lost:
+            raise RecordsLost(
+                f"{topic}-{partition}: offsets [{position}, {start}) were removed by retention before they reached the table; "
+                "go on without them with --skip-lost, and keep records longer (retention.ms, retention.bytes)"
+            )
+        position = max(position, start)
+        if position < end:
+            ranges.append(OffsetRange(topic, partition, position, end))
+    return ranges
+
+
+def cut_batch(slices: Sequence[Slice], bytes_max: int) -> list[Slice]:
+    """The beginning of every partition, in shares of what is left of it, so that all arrive at their ends together.
+
+    slices: of any partitions, each one's in offset order. At least one offset of each partition is taken.
+    """
+    total_bytes = sum(part.size_bytes for part in slices)
+    if total_bytes <= bytes_max:
+        return list(slices)
+    taken: list[Slice] = []
+    for _, group in groupby(slices, key=lambda part: part.partition):
+        parts = list(group)
+        room = max(1, bytes_max * sum(part.size_bytes for part in parts) // total_bytes)
+        for part in parts:
+            head, rest = _cut(part, room)
+            taken.append(head)
+            room -= head.size_bytes
+            if rest is not None or room <= 0:
+                break
+    return taken
+
+
+def end_offsets(base: Mapping[int, int], slices: Iterable[Slice]) -> dict[int, int]:
+    """The next offsets after these slices."""
+    offsets = dict(base)
+    for part in slices:
+        offsets[part.partition] = max(part.end_offset, offsets.get(part.partition, 0))
+    return offsets
+
+
+def file_tasks(
+    slices: Sequence[Slice],
+    bytes_max: int,
+    prefix: str,
+    rejects_from: Mapping[int, int],
+    existing: Mapping[int, Sequence[FileEntry]] | None,
+) -> list[FileTask]:
+    """A task for every `bytes_max` of a partition. existing: files by partition, for upserts, whose partitions are never divided."""
+    tasks: list[FileTask] = []
+    for partition, group in groupby(slices, key=lambda part: part.partition):
+        whole = list(group)
+        pieces = [whole] if existing is not None else _pieces(whole, bytes_max)
+        for parts in pieces:
+            name = f"{partition:05}-{parts[0].start_offset:020}-{parts[-1].end_offset:020}-{prefix}"
+            files = tuple(existing.get(partition, ())) if existing is not None else ()
+            tasks.append(FileTask(name, tuple(parts), rejects_from.get(partition, 0), files))
+    return tasks
+
+
+def merge_tasks(files: Iterable[FileEntry], target_bytes: int, prefix: str) -> list[MergeTask]:
+    """Neighbours of one group that are smaller than half the target, as many as make up one file; never a single one."""
+    small = sorted((file for file in files if file.size_bytes * 2 < target_bytes), key=lambda file: (file.group, file.first, file.path))
+    tasks: list[MergeTask] = []
+    for _, neighbours in groupby(small, key=lambda file: file.group):
+        run: list[FileEntry] = []
+        size_bytes = 0
+        for file in neighbours:
+            if run and (size_bytes + file.size_bytes > target_bytes or len(run) == MERGE_FILES_MAX):
+                _close(run, tasks, prefix)
+                run, size_bytes = [], 0
+            run.append(file)
+            size_bytes += file.size_bytes
+        _close(run, tasks, prefix)
+    return tasks
+
+
+def _close(run: list[FileEntry], tasks: list[MergeTask], prefix: str) -> None:
+    if len(run) > 1:
+        tasks.append(MergeTask(f"merged-{len(tasks):05}-{prefix}", tuple(run)))
+
+
+def _pieces(parts: list[Slice], bytes_max: int) -> list[list[Slice]]:
+    pieces: list[list[Slice]] = []
+    current: list[Slice] = []
+    room = bytes_max
+    for part in parts:
+        rest: Slice | None = part
+        while rest is not None:
+            head, rest = _cut(rest, max(1, room))
+            current.append(head)
+            room -= head.size_bytes
+            if room <= 0 or rest is not None:
+                pieces.append(current)
+                current, room = [], bytes_max
+    return [*pieces, current] if current else pieces
+
+
+def _cut(part: Slice, room_bytes: int) -> tuple[Slice, Slice | None]:
+    """As many of its offsets as fit, at least one, and the rest. Bytes and records are shared in proportion."""
+    offsets = part.end_offset - part.start_offset
+    count = offsets if part.size_bytes <= room_bytes else max(1, offsets * room_bytes // part.size_bytes)
+    return cut(part, count)

@@ -1,0 +1,34 @@
+"""The topic as the export reads it: from the store alone, planned anew when objects are gone.
+
+Invariant: the rows of a range of offsets are the same whichever objects hold them; a range that can not be read whole is an error. Only
+what is decided is read, and nothing that was aborted. An object of this class is only a name: it may be pickled."""
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+from lake.arrow.cluster import StoreCluster
+from lake.arrow.pyarrow_untyped import RecordBatch
+from lake.arrow.renew import read_renewed
+from lake.fetch.slices import Slice
+from lake.manifest.plan import OffsetRange
+from lake.table.plan import Bounds
+
+
+@dataclass(frozen=True, slots=True)
+class TopicSource:
+    cluster: StoreCluster
+    topic: str
+
+    def look(self) -> tuple[str, dict[int, Bounds]]:
+        """The topic's id and its partitions, as of now. Raises UnknownPartition, ManifestNotFound, ObjectStoreError."""
+        states = self.cluster.partitions(self.topic, committed=True)
+        bounds = {state.partition: Bounds(state.log_start, state.readable_end(committed=True)) for state in states}
+        return str(states[0].topic_id), bounds
+
+    def plan(self, ranges: Sequence[OffsetRange]) -> list[Slice]:
+        """As of the last look."""
+        return self.cluster.plan(ranges)
+
+    def read(self, slices: Sequence[Slice], columns: Sequence[str]) -> Iterator[RecordBatch]:
+        """Raises ReadError (damage), OffsetsLost, TopicReplaced (the topic was deleted and created again meanwhile)."""
+        return read_renewed(self.cluster, slices, columns, committed=True)

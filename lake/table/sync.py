@@ -1,0 +1,230 @@
+"""Batch after batch from the topic into the table: read the table's offsets, plan, let the engine write, commit.
+
+Invariants: nothing is remembered between batches but what the table says, so a run may end anywhere and another go on, or
+several go at once. Dead letters are committed before the rows of their batch, with offsets of their own; who plans again leaves
+out those that are there already. Where a table begins is its first commit, so `--from latest` means the moment of the first
+run, not of each. Source: ADR 0021.
+"""
+
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Final
+
+from base.log import get_logger
+from lake.fetch.slices import Slice
+from lake.table.commits import commit_batch
+from lake.table.engines import Engine, new_attempt
+from lake.table.errors import CommitConflict, OtherTopic
+from lake.table.job import ExportJob
+from lake.table.model import (
+    Commit,
+    FileEntry,
+    FileTask,
+    Layout,
+    TableState,
+    TaskResult,
+)
+from lake.table.plan import (
+    Bounds,
+    cut_batch,
+    end_offsets,
+    file_tasks,
+    wanted_ranges,
+)
+from lake.table.rows import REJECTS, row_schema
+from lake.table.source import TopicSource
+from lake.table.tables import ExportTable
+from lake.table.values import RAW, ValueDecoder, ValueFormat
+
+_log = get_logger()
+
+REPLANS_MAX: Final = 20
+"""Batches in a row that another run committed first: it is at work, so this one may stop."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SyncOptions:
+    value_format: ValueFormat = RAW
+    upsert: bool = False
+    by_day: bool = False
+    headers: bool = False
+    from_latest: bool = False
+    skip_lost: bool = False
+    batch_bytes: int = 1 << 30
+    """Bytes of the log in one commit, about. Upserts keep the newest rows of a partition's part in memory."""
+
+    file_bytes: int = 256 << 20
+    """Bytes of the log in one file, about; never more bytes of Parquet."""
+
+    @property
+    def layout(self) -> Layout:
+        """Upserts look for a key in the files of its Kafka partition only."""
+        return Layout(by_partition=self.upsert, by_day=self.by_day)
+
+
+@dataclass(frozen=True, slots=True)
+class BatchReport:
+    """What one batch did. offsets: the table's after it."""
+
+    batch_id: int
+    rows: int
+    rejected: int
+    files: int
+    files_replaced: int
+    parquet_bytes: int
+    log_bytes: int
+    offsets: dict[int, int]
+    remaining: int
+    """Offsets that were known and not taken."""
+
+    duration_ms: int
+
+
+class _Overtaken(Exception):
+    """Another run committed first: plan anew."""
+
+
+class TableSync:
+    """table, rejects: the table and its dead letters. on_files: called with the records of each task that is done."""
+
+    def __init__(
+        self,
+        source: TopicSource,
+        table: ExportTable,
+        rejects: ExportTable,
+        engine: Engine,
+        options: SyncOptions,
+        *,
+        on_files: Callable[[int], None] = lambda _: None,
+    ) -> None:
+        """Raises InvalidSchema."""
+        self._source = source
+        self._table = table
+        self._rejects = rejects
+        self._engine = engine
+        self._options = options
+        self._on_files = on_files
+        self._schema = row_schema(ValueDecoder(options.value_format).schema, headers=options.headers)
+
+    def run_batch(self) -> BatchReport | None:
+        """None: the table has everything. Raises TableError, the reader's errors, ManifestNotFound, the store's errors."""
+        began = time.monotonic()
+        for _ in range(REPLANS_MAX):
+            try:
+                return self._try_batch(began)
+            except _Overtaken:
+                continue
+        raise CommitConflict(f"another run commits to table {self._table.name} all the time: leave it to that")
+
+    def _try_batch(self, began: float) -> BatchReport | None:
+        """Raises _Overtaken."""
+        base = self._table.state()
+        topic_id, bounds = self._source.look()
+        if base.topic_id and base.topic_id != topic_id:
+            raise OtherTopic(self._table.name, self._source.topic, topic_id, base.topic_id)
+        if not base.batch_id and self._options.from_latest:
+            base = self._begin_at_end(base, topic_id, bounds)
+        ranges = wanted_ranges(self._source.topic, base.offsets, bounds, skip_lost=self._options.skip_lost)
+        slices = cut_batch(self._source.plan(ranges), self._options.batch_bytes)
+        if not slices:
+            return None
+        base = self._prepared(base)
+        self._rejects.prepare(REJECTS)
+        known = self._rejects.state()
+        results = self._written(self._tasks(base, known, slices))
+        if not self._commit_rejects(known, topic_id, results, slices):
+            self._discard(results)
+            raise _Overtaken
+        commit = self._commit_of(base, topic_id, results, end_offsets(base.offsets, slices))
+        if not commit_batch(self._table, commit):
+            self._discard(results)
+            raise _Overtaken
+        _log.info("batch_committed", table=self._table.name, batch_id=commit.batch_id, files=len(commit.added))
+        return _report(commit, results, slices, _remaining(commit.offsets, bounds), began)
+
+    def _prepared(self, base: TableState) -> TableState:
+        """The table with all columns; adding them is a version of its own. Raises _Overtaken if its offsets are others now."""
+        self._table.prepare(self._schema)
+        found = self._table.state()
+        if (found.batch_id, dict(found.offsets)) != (base.batch_id, dict(base.offsets)):
+            raise _Overtaken
+        return found
+
+    def _begin_at_end(self, base: TableState, topic_id: str, bounds: Mapping[int, Bounds]) -> TableState:
+        """Write down where the table begins, before anything else."""
+        offsets = {partition: bound.end_offset for partition, bound in bounds.items()}
+        if not commit_batch(self._table, self._commit_of(self._prepared(base), topic_id, [], offsets)):
+            raise _Overtaken
+        return self._table.state()
+
+    def _tasks(self, base: TableState, known: TableState, slices: list[Slice]) -> list[FileTask]:
+        existing: dict[int, list[FileEntry]] | None = None
+        if self._options.upsert:
+            existing = {}
+            for file in self._table.files():
+                existing.setdefault(file.group[0], []).append(file)
+        return file_tasks(slices, self._options.file_bytes, f"b{base.batch_id + 1}", known.offsets, existing)
+
+    def _written(self, tasks: list[FileTask]) -> list[TaskResult]:
+        options = self._options
+        job = ExportJob(
+            self._source,
+            options.value_format,
+            self._table.place(),
+            self._rejects.place(),
+            options.layout,
+            options.upsert,
+            options.headers,
+            options.file_bytes,
+        )
+        results: list[TaskResult] = []
+        try:
+            for result in self._engine.map(job, tasks):
+                results.append(result)
+                self._on_files(result.row_count + result.rejected_count)
+        except Exception:
+            self._discard(results)
+            raise
+        return results
+
+    def _commit_rejects(self, known: TableState, topic_id: str, results: list[TaskResult], slices: list[Slice]) -> bool:
+        added = [file for result in results for file in result.rejects]
+        if not added:
+            return True
+        ends = end_offsets({}, slices)
+        offsets = dict(known.offsets) | {partition: max(end, known.offsets.get(partition, 0)) for partition, end in ends.items()}
+        commit = Commit(new_attempt(), self._rejects.state(), self._source.topic, topic_id, known.batch_id + 1, offsets, added)
+        if (commit.base.batch_id, dict(commit.base.offsets)) != (known.batch_id, dict(known.offsets)):
+            return False
+        return commit_batch(self._rejects, commit)
+
+    def _commit_of(self, base: TableState, topic_id: str, results: list[TaskResult], offsets: Mapping[int, int]) -> Commit:
+        added = [file for result in results for file in result.added]
+        removed = [file for result in results for file in result.removed]
+        return Commit(new_attempt(), base, self._source.topic, topic_id, base.batch_id + 1, offsets, added, removed)
+
+    def _discard(self, results: list[TaskResult]) -> None:
+        """Files that no commit names, nor ever will. Dead letters may have been committed before the rows were not."""
+        self._table.place().delete([file for result in results for file in result.added])
+        named = {file.path for file in self._rejects.files()} if self._rejects.state().batch_id else set[str]()
+        self._rejects.place().delete([file for result in results for file in result.rejects if file.path not in named])
+
+
+def _remaining(offsets: Mapping[int, int], bounds: Mapping[int, Bounds]) -> int:
+    return sum(max(0, bound.end_offset - offsets.get(partition, bound.start_offset)) for partition, bound in bounds.items())
+
+
+def _report(commit: Commit, results: list[TaskResult], slices: list[Slice], remaining: int, began: float) -> BatchReport:
+    return BatchReport(
+        commit.batch_id,
+        sum(result.row_count for result in results),
+        sum(result.rejected_count for result in results),
+        len(commit.added),
+        len(commit.removed),
+        sum(file.size_bytes for file in commit.added),
+        sum(part.size_bytes for part in slices),
+        dict(commit.offsets),
+        remaining,
+        int((time.monotonic() - began) * 1_000),
+    )

@@ -1,0 +1,150 @@
+"""Values to columns: the formats, and what they have in common.
+
+Invariants: a value becomes a row or an error, never both and never neither; one that does not decode disturbs no other. Columns are all
+nullable, so that a tombstone is a row of nulls and a field that comes or goes needs no rewrite. Rows are a function of the values and the
+schema alone. Must not do I/O: schemas are given as bytes.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, Final, NamedTuple, Protocol
+
+from lake.arrow.pyarrow_untyped import Array, Schema, pa
+from lake.table.errors import InvalidSchema, InvalidTable
+
+FORMATS: Final = ("raw", "json", "avro", "protobuf")
+CONFLUENT_MAGIC: Final = 0
+_CONFLUENT_BYTES: Final = 5
+
+
+class ValueFormat(NamedTuple):
+    """How values are written. Travels to executors, which make the decoder themselves.
+
+    schema: content of the schema's file. message: the Protobuf message. framed: values begin with Confluent's magic byte and schema id.
+    """
+
+    name: str = "raw"
+    schema: bytes = b""
+    message: str = ""
+    framed: bool = False
+
+
+RAW: Final = ValueFormat()
+
+
+class RowDecoder(Protocol):
+    """One format. struct: what a row is."""
+
+    @property
+    def struct(self) -> Any: ...  # noqa: ANN401 - pyarrow is untyped
+
+    def row(self, value: memoryview) -> dict[str, Any]:
+        """Raises one of `errors`."""
+        ...
+
+    @property
+    def errors(self) -> tuple[type[Exception], ...]: ...
+
+
+@dataclass(frozen=True, slots=True)
+class Decoded:
+    """columns: of the rows that are good, in order. errors: index in the batch and reason of each of the others."""
+
+    columns: dict[str, Array]
+    good: Sequence[int] | None
+    """Their indexes in the batch; None: all."""
+
+    errors: list[tuple[int, str]]
+
+
+class ValueDecoder:
+    """Of one task. Serves one thread."""
+
+    def __init__(self, value_format: ValueFormat) -> None:
+        """Raises InvalidSchema."""
+        self._framed = value_format.framed
+        self._decoder = _row_decoder(value_format)
+        self.schema: Schema = _columns(self._decoder)
+
+    def decode(self, values: Array) -> Decoded:
+        """values: binary, nulls are tombstones. Cost: raw none, else some microseconds for each value and field."""
+        decoder = self._decoder
+        if decoder is None:
+            return Decoded({"value": values}, None, [])
+        rows: list[dict[str, Any] | None] = []
+        good: list[int] = []
+        errors: list[tuple[int, str]] = []
+        for index, value in enumerate(values):
+            try:
+                row = None if not value.is_valid else decoder.row(self._payload(value.as_buffer()))
+            except decoder.errors as error:
+                errors.append((index, _told(error)))
+            else:
+                rows.append(row)
+                good.append(index)
+        array = self._converted(decoder, rows, good, errors)
+        columns = {field.name: column for field, column in zip(decoder.struct, array.flatten(), strict=True)}
+        return Decoded(columns, good if errors else None, sorted(errors))
+
+    def _payload(self, buffer: Any) -> memoryview:  # noqa: ANN401 - pyarrow is untyped
+        data = memoryview(buffer)
+        if not self._framed:
+            return data
+        if len(data) < _CONFLUENT_BYTES or data[0] != CONFLUENT_MAGIC:
+            raise ValueError("the value does not begin with a magic byte 0 and a schema id of 4 bytes")
+        return data[_CONFLUENT_BYTES:]
+
+    @staticmethod
+    def _converted(decoder: RowDecoder, rows: list[Any], good: list[int], errors: list[tuple[int, str]]) -> Array:
+        """What Python could read and Arrow can not hold (a number beyond 64 bits) is an error of its row, found by trying each."""
+        try:
+            return pa.array(rows, decoder.struct)
+        except (pa.ArrowException, OverflowError, TypeError, ValueError):
+            pass
+        kept: list[int] = []
+        for position, row in enumerate(rows):
+            try:
+                pa.array([row], decoder.struct)
+            except (pa.ArrowException, OverflowError, TypeError, ValueError) as error:
+                errors.append((good[position], _told(error)))
+            else:
+                kept.append(position)
+        good[:] = [good[position] for position in kept]
+        return pa.array([rows[position] for position in kept], decoder.struct)
+
+
+def _columns(decoder: RowDecoder | None) -> Schema:
+    if decoder is None:
+        return pa.schema([pa.field("value", pa.binary())])
+    fields = list(decoder.struct)
+    if not fields:
+        raise InvalidSchema("the schema has no fields: a table needs at least one; --format raw keeps values as they are")
+    reserved = [field.name for field in fields if field.name.startswith("_")]
+    if reserved:
+        raise InvalidSchema(f"fields {', '.join(reserved)}: names that begin with _ are the table's own; rename them, or use --format raw")
+    return pa.schema(fields)
+
+
+def _row_decoder(value_format: ValueFormat) -> RowDecoder | None:
+    name, schema, message, framed = value_format
+    if name == "raw":
+        return None
+    if name not in FORMATS:
+        raise InvalidTable(f"format {name!r} is none: choose one of {', '.join(FORMATS)}")
+    if not schema:
+        raise InvalidSchema(f"format {name} needs a schema: give its file with --schema")
+    if name == "json":
+        from lake.table.json_values import JsonDecoder
+
+        return JsonDecoder(schema)
+    if name == "avro":
+        from lake.table.avro_values import AvroDecoder
+
+        return AvroDecoder(schema)
+    from lake.table.protobuf_values import ProtobufDecoder
+
+    return ProtobufDecoder(schema, message, framed=framed)
+
+
+def _told(error: Exception) -> str:
+    return f"{type(error).__name__}: {error}"[:1_000]

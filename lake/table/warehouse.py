@@ -1,0 +1,129 @@
+"""Where tables are: a warehouse directory or bucket, and for Iceberg a catalog.
+
+Invariant: one address serves both kinds of table: `file:DIR`, a plain directory, or `s3://BUCKET/PREFIX?endpoint=...` as for the log.
+A file warehouse without a catalog gets SQLite within it; elsewhere a catalog has to be named. Source: pyiceberg's configuration.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Final
+
+from lake.table.directory import DirectoryTable, table_names
+from lake.table.errors import InvalidTable
+from lake.table.model import Layout
+from lake.table.pyarrow_untyped import Table
+from lake.table.tables import ExportTable
+from objectstore.config import DirectoryConfig, S3Config
+from objectstore.errors import InvalidStoreUrl
+from objectstore.url import parse_store_url
+
+KINDS: Final = ("iceberg", "parquet")
+CATALOGS: Final = ("sql", "glue", "rest")
+REJECTS_SUFFIX: Final = "__dlq"
+_SQLITE: Final = "catalog.db"
+_DEFAULT_NAMESPACE: Final = "default"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Warehouse:
+    """kind: iceberg or parquet. catalog_properties: win over what follows from the rest. Raises InvalidTable."""
+
+    kind: str
+    location: str
+    catalog_name: str = "penstock"
+    """SQL catalogs tell tables of several catalogs apart by it."""
+
+    catalog_type: str = ""
+    catalog_uri: str = ""
+    catalog_properties: Mapping[str, str] = field(default_factory=dict[str, str])
+
+    def __post_init__(self) -> None:
+        if self.kind not in KINDS:
+            raise InvalidTable(f"--to {self.kind!r}: choose one of {', '.join(KINDS)}")
+        if self.catalog_type and self.catalog_type not in CATALOGS:
+            raise InvalidTable(f"--catalog-type {self.catalog_type!r}: choose one of {', '.join(CATALOGS)}")
+
+    def table(self, name: str, layout: Layout | None) -> ExportTable:
+        """One table, which may not exist yet. layout: None for one that does, whatever its layout is."""
+        if self.kind == "parquet":
+            if not name or name.startswith(".") or "/" in name:
+                raise InvalidTable(f"table name {name!r}: it becomes a directory, so it must have no slash and not begin with a dot")
+            return DirectoryTable(self._url(), name, layout)
+        from lake.table.iceberg import IcebergTable, open_catalog
+
+        return IcebergTable(open_catalog(self.catalog_name, self.properties()), qualified(name), layout)
+
+    def existing(self, name: str) -> ExportTable:
+        """One table, with the layout that it has."""
+        return self.table(name, None)
+
+    def tables(self) -> list[str]:
+        """Names of all tables: dead letters are tables too."""
+        if self.kind == "parquet":
+            return table_names(self._url())
+        from lake.table.iceberg import names_in, open_catalog
+
+        return names_in(open_catalog(self.catalog_name, self.properties()))
+
+    def read(self, name: str, bytes_max: int) -> Table:
+        """All rows of a table, however it is partitioned."""
+        return self.existing(name).read(bytes_max)
+
+    def properties(self) -> dict[str, str]:
+        """For `load_catalog`."""
+        found: dict[str, str] = {}
+        store = self._store()
+        if isinstance(store, DirectoryConfig):
+            directory = Path(store.directory).resolve()
+            found["warehouse"] = directory.as_uri()
+            if not self.catalog_type and not self.catalog_uri:
+                directory.mkdir(parents=True, exist_ok=True)
+                found |= {"type": "sql", "uri": f"sqlite:///{directory / _SQLITE}"}
+        else:
+            found |= {"warehouse": f"s3://{store.bucket}/{store.prefix}".rstrip("/"), **_s3_properties(store)}
+            if not self.catalog_type and not self.catalog_uri and "uri" not in self.catalog_properties:
+                raise InvalidTable("a warehouse in S3 needs a catalog: --catalog-type glue, or --catalog-uri of a REST or SQL catalog")
+        if self.catalog_type:
+            found["type"] = self.catalog_type
+        if self.catalog_uri:
+            found["uri"] = self.catalog_uri
+        return found | dict(self.catalog_properties)
+
+    def _url(self) -> str:
+        return f"file:{Path(self.location).absolute()}" if ":" not in self.location else self.location
+
+    def _store(self) -> DirectoryConfig | S3Config:
+        try:
+            store = parse_store_url(self._url())
+        except InvalidStoreUrl as error:
+            raise InvalidTable(f"--warehouse: {error}") from None
+        if isinstance(store, DirectoryConfig | S3Config):
+            return store
+        raise InvalidTable("--warehouse memory: would be gone before anybody could read it")
+
+
+def qualified(name: str) -> str:
+    """With a namespace."""
+    return name if "." in name else f"{_DEFAULT_NAMESPACE}.{name}"
+
+
+def table_name_of(topic: str) -> str:
+    """A topic's name as a table's: dots would be namespaces, dashes need quotes in SQL."""
+    return topic.replace(".", "_").replace("-", "_")
+
+
+def _s3_properties(store: S3Config) -> dict[str, str]:
+    """`client.` is for S3 and Glue alike."""
+    told = {
+        "s3.endpoint": store.endpoint,
+        "client.region": store.region or ("us-east-1" if store.endpoint else None),
+        "client.access-key-id": store.access_key,
+        "client.secret-access-key": store.secret_key,
+        "client.session-token": store.session_token,
+        "s3.force-virtual-addressing": None if store.path_style else "true",
+    }
+    found = {name: value for name, value in told.items() if value}
+    if store.endpoint and "client.access-key-id" not in found and "127.0.0.1" in store.endpoint:
+        found |= {"client.access-key-id": "local", "client.secret-access-key": "local"}
+    return found

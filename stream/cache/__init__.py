@@ -1,0 +1,1 @@
+"""Bytes in memory: recent batches of all streams, and blocks of objects that were read."""

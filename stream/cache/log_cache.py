@@ -1,0 +1,315 @@
+"""Recent batches of all streams in memory: tail reads never touch the store, and merging them into objects needs no GET.
+
+Invariants: per stream the entries follow one another without a gap; they enter in WAL order when they are durable; a block is evicted only
+when it is committed, oldest first; `size_bytes` counts every entry with its overhead. Blocks: one active (takes entries), archived ones
+(being uploaded, frozen), committed ones (kept for reads). Must not do I/O. Source: AutoMQ `LogCache`.
+"""
+
+from bisect import bisect_left, bisect_right
+from collections import deque
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from itertools import pairwise
+
+from base.buffers import Buffer
+from base.ids import (
+    Millis,
+    Offset,
+    StreamId,
+    WalSequence,
+)
+from stream.batch.header import batch_span
+from stream.config import StreamConfig
+from stream.errors import NotContiguous
+
+ENTRY_OVERHEAD_BYTES = 600
+"""What one entry costs besides its payload: 525 measured (the entry, its ints, the memoryview, list slots) and the buffer's own object."""
+
+_HEAD_SLACK_COUNT = 256
+_MERGED_BLOCKS = 8
+
+
+@dataclass(slots=True)
+class AppendEntry:
+    """One or more whole batches of one stream, offsets already patched in. `payload` must not change any more: it is never copied."""
+
+    stream_id: StreamId
+    base_offset: Offset
+    end_offset: Offset
+    record_count: int
+    max_timestamp_ms: Millis
+    payload: Buffer
+
+
+@dataclass(slots=True)
+class BlockRun:
+    """What one stream has in one block. `entries` is emptied when the block is committed (the stream's own list keeps them)."""
+
+    entries: list[AppendEntry]
+    entry_count: int
+    payload_bytes: int
+    end_offset: Offset
+
+    @property
+    def size_bytes(self) -> int:
+        return self.payload_bytes + self.entry_count * ENTRY_OVERHEAD_BYTES
+
+
+@dataclass(slots=True)
+class CacheBlock:
+    """All entries between two cuts. A stream that is closed in place leaves it (`LogCache.drop`), also while it is being uploaded."""
+
+    opened_at: float
+    end_sequence: WalSequence
+    """The slot after the last one whose entries are here."""
+    runs: dict[StreamId, BlockRun] = field(default_factory=dict[StreamId, BlockRun])
+    slot_count: int = 0
+    size_bytes: int = 0
+    committed: bool = False
+
+
+class _StreamLog:
+    """Entries of one stream, oldest first from `head`; what is before `head` is evicted."""
+
+    __slots__ = ("entries", "head", "starts")
+
+    def __init__(self) -> None:
+        self.starts: list[Offset] = []
+        self.entries: list[AppendEntry] = []
+        self.head = 0
+
+    def extend(self, stream_id: StreamId, entries: Sequence[AppendEntry]) -> None:
+        end = self.entries[-1].end_offset if self.entries else entries[0].base_offset
+        for entry in entries:
+            if entry.base_offset != end:
+                raise NotContiguous(stream_id, end, entry.base_offset)
+            end = entry.end_offset
+        self.starts.extend([entry.base_offset for entry in entries])
+        self.entries.extend(entries)
+
+    def evict(self, count: int) -> bool:
+        """Forget the oldest. True if nothing is left."""
+        self.entries[self.head : self.head + count] = [_EVICTED] * count
+        self.head += count
+        if self.head > _HEAD_SLACK_COUNT and self.head * 2 > len(self.entries):
+            del self.starts[: self.head]
+            del self.entries[: self.head]
+            self.head = 0
+        return self.head == len(self.entries)
+
+
+_EVICTED = AppendEntry(StreamId(-1), Offset(0), Offset(0), 0, Millis(-1), b"")
+
+
+class LogCache:
+    """Single-threaded; every method is synchronous and O(streams touched) except reads, which are O(log entries)."""
+
+    def __init__(self, config: StreamConfig) -> None:
+        self._config = config
+        self._streams: dict[StreamId, _StreamLog] = {}
+        self._blocks: deque[CacheBlock] = deque()
+        """Oldest first: committed ones, then archived ones. The active block is not among them."""
+        self._active: CacheBlock | None = None
+        self._size_bytes = 0
+        self._uncommitted_bytes = 0
+
+    @property
+    def size_bytes(self) -> int:
+        return self._size_bytes
+
+    @property
+    def uncommitted_bytes(self) -> int:
+        return self._uncommitted_bytes
+
+    @property
+    def active(self) -> CacheBlock | None:
+        return self._active
+
+    @property
+    def oldest_uncommitted_at(self) -> float | None:
+        """When the oldest block that is not committed was begun; None: everything is. O(blocks)."""
+        waiting = next((block for block in self._blocks if not block.committed), self._active)
+        return None if waiting is None else waiting.opened_at
+
+    def add(self, runs: Mapping[StreamId, Sequence[AppendEntry]], end_sequence: WalSequence, now: float) -> None:
+        """Take in what one WAL slot made durable. Raises NotContiguous before anything of the offending stream is stored."""
+        active = self._active
+        if active is None:
+            active = self._active = CacheBlock(now, end_sequence)
+        active.end_sequence = end_sequence
+        active.slot_count += 1
+        added = 0
+        for stream_id, entries in runs.items():
+            log = self._streams.get(stream_id)
+            if log is None:
+                log = self._streams[stream_id] = _StreamLog()
+            log.extend(stream_id, entries)
+            payload_bytes = sum([len(entry.payload) for entry in entries])
+            run = active.runs.get(stream_id)
+            if run is None:
+                run = active.runs[stream_id] = BlockRun([], 0, 0, Offset(0))
+            run.entries.extend(entries)
+            run.entry_count += len(entries)
+            run.payload_bytes += payload_bytes
+            run.end_offset = entries[-1].end_offset
+            added += payload_bytes + len(entries) * ENTRY_OVERHEAD_BYTES
+        active.size_bytes += added
+        self._size_bytes += added
+        self._uncommitted_bytes += added
+        self._evict()
+
+    def archive_due(self, now: float) -> bool:
+        """Whether the active block is large, old or wide enough to be uploaded, or spread over many slots."""
+        active, config = self._active, self._config
+        if active is None:
+            return False
+        if active.slot_count >= config.block_slots_max and len(active.runs) <= active.slot_count * config.block_streams_per_slot:
+            age_max_ms = config.block_slots_age_ms
+        else:
+            age_max_ms = config.block_age_max_ms
+        return (
+            active.size_bytes >= config.block_bytes_max
+            or len(active.runs) >= config.block_streams_max
+            or now - active.opened_at >= min(age_max_ms, config.block_age_max_ms) / 1000
+        )
+
+    def archive(self) -> CacheBlock | None:
+        """Cut: the active block is frozen and handed out for upload; None if there is none."""
+        block, self._active = self._active, None
+        if block is not None:
+            self._blocks.append(block)
+        return block
+
+    def mark_committed(self, block: CacheBlock) -> None:
+        """The block's ranges are in the metadata: from now on it may be evicted. Must come in the order of `archive`."""
+        index = next(i for i, candidate in enumerate(self._blocks) if not candidate.committed)
+        assert self._blocks[index] is block, "blocks are committed in WAL order"
+        block.committed = True
+        self._uncommitted_bytes -= block.size_bytes
+        for run in block.runs.values():
+            run.entries = []
+        if index > 0 and self._blocks[index - 1].size_bytes + block.size_bytes <= self._config.block_bytes_max // _MERGED_BLOCKS:
+            _merge(self._blocks[index - 1], block)
+            del self._blocks[index]
+        self._evict()
+
+    def drop(self, stream_ids: Iterable[StreamId]) -> None:
+        """Forget streams that are not ours any more, also in blocks whose upload is under way."""
+        blocks = list(self._blocks) if self._active is None else [*self._blocks, self._active]
+        for stream_id in stream_ids:
+            if self._streams.pop(stream_id, None) is None:
+                continue
+            for block in blocks:
+                run = block.runs.pop(stream_id, None)
+                if run is None:
+                    continue
+                block.size_bytes -= run.size_bytes
+                self._size_bytes -= run.size_bytes
+                if not block.committed:
+                    self._uncommitted_bytes -= run.size_bytes
+
+    def start_of(self, stream_id: StreamId) -> Offset | None:
+        """First offset that is here; reads from before it need objects."""
+        log = self._streams.get(stream_id)
+        return None if log is None else log.starts[log.head]
+
+    def read(self, stream_id: StreamId, offset: int, end_offset: int, max_bytes: int) -> list[Buffer] | None:
+        """Whole batches from the one that holds `offset` up to `end_offset`: at least one, then as many as fit into `max_bytes`.
+
+        None: `offset` lies before what is cached, or nothing of the stream is. Empty: `offset` is at or behind the end.
+        """
+        log = self._streams.get(stream_id)
+        if log is None:
+            return None
+        at = bisect_right(log.starts, offset, log.head) - 1
+        if at < log.head:
+            return None
+        found: list[Buffer] = []
+        left_bytes = max_bytes
+        entries = log.entries
+        while at < len(entries):
+            entry = entries[at]
+            if entry.base_offset >= end_offset:
+                break
+            payload, complete = entry.payload, True
+            if entry.base_offset < offset or entry.end_offset > end_offset or len(payload) > left_bytes:
+                payload, complete = _cut(payload, offset, end_offset, left_bytes, at_least_one=not found)
+            if payload:
+                found.append(payload)
+                left_bytes -= len(payload)
+            if not complete:
+                break
+            at += 1
+        return found
+
+    def entries_after(self, stream_id: StreamId, offset: int) -> list[AppendEntry]:
+        """Entries that end behind `offset`, for look-ups by timestamp."""
+        log = self._streams.get(stream_id)
+        if log is None:
+            return []
+        return log.entries[max(log.head, bisect_right(log.starts, offset, log.head) - 1) :]
+
+    def entries_of(self, stream_id: StreamId, start: int, end: int) -> list[AppendEntry] | None:
+        """The entries that cover [start, end) exactly; None: some are not here, or one lies across a border."""
+        log = self._streams.get(stream_id)
+        if log is None or start >= end:
+            return None
+        at = bisect_left(log.starts, start, log.head)
+        stop = bisect_left(log.starts, end, at)
+        if at == stop or log.starts[at] != start or log.entries[stop - 1].end_offset != end:
+            return None
+        return log.entries[at:stop]
+
+    def check_invariants(self) -> None:
+        blocks = list(self._blocks) if self._active is None else [*self._blocks, self._active]
+        assert self._size_bytes == sum(block.size_bytes for block in blocks), "bytes do not add up"
+        assert self._uncommitted_bytes == sum(block.size_bytes for block in blocks if not block.committed), "uncommitted bytes differ"
+        committed = [block.committed for block in blocks]
+        assert committed == sorted(committed, reverse=True), "blocks were committed out of order"
+        counts: dict[StreamId, int] = {}
+        for block in blocks:
+            assert block.size_bytes == sum(run.size_bytes for run in block.runs.values()), "a block's bytes do not add up"
+            for stream_id, run in block.runs.items():
+                counts[stream_id] = counts.get(stream_id, 0) + run.entry_count
+        assert counts == {stream_id: len(log.entries) - log.head for stream_id, log in self._streams.items()}, "entries differ"
+        for log in self._streams.values():
+            live = log.entries[log.head :]
+            assert all(a.end_offset == b.base_offset for a, b in pairwise(live)), "a gap in a stream"
+
+    def _evict(self) -> None:
+        while self._size_bytes > self._config.log_cache_bytes_max and self._blocks and self._blocks[0].committed:
+            block = self._blocks.popleft()
+            self._size_bytes -= block.size_bytes
+            for stream_id, run in block.runs.items():
+                if self._streams[stream_id].evict(run.entry_count):
+                    del self._streams[stream_id]
+
+
+def _merge(older: CacheBlock, newer: CacheBlock) -> None:
+    """Two small committed blocks become one, so that an idle broker does not collect thousands of them."""
+    for stream_id, run in newer.runs.items():
+        known = older.runs.get(stream_id)
+        if known is None:
+            older.runs[stream_id] = run
+        else:
+            known.entry_count += run.entry_count
+            known.payload_bytes += run.payload_bytes
+            known.end_offset = run.end_offset
+    older.size_bytes += newer.size_bytes
+    older.end_sequence = newer.end_sequence
+
+
+def _cut(payload: Buffer, offset: int, end_offset: int, max_bytes: int, *, at_least_one: bool) -> tuple[Buffer, bool]:
+    """The batches of one entry that a read may have, and whether they reach its end. Most entries are one batch: one header is walked."""
+    start: int | None = None
+    at = 0
+    while at < len(payload):
+        span = batch_span(payload, at)
+        if span.base_offset >= end_offset:
+            break
+        if start is None and span.next_offset > offset:
+            start = at
+        if start is not None and at + span.size_bytes - start > max_bytes and not (at_least_one and at == start):
+            break
+        at += span.size_bytes
+    return (b"" if start is None else memoryview(payload)[start:at]), at == len(payload)

@@ -1,0 +1,166 @@
+"""Build objects: WAL, stream-set and stream objects from runs of batches, and fences.
+
+Invariant: what `build_object` returns, `reader.verify_object` accepts; payload is referenced, never copied. Blocks are cut only between
+entries, so a block always holds whole batches. A gap or overlap inside a run, or streams out of order, raises NotContiguous or ValueError:
+such an object is never built. Must not do I/O or look at record bytes. Layout: `docs/reference/formats.md`.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Protocol
+
+from crc32c import crc32c
+
+from base.buffers import Buffer
+from base.ids import (
+    Millis,
+    Offset,
+    StreamId,
+    WalSequence,
+)
+from stream.errors import NotContiguous
+from stream.format import layout
+from stream.format.layout import BlockEntry
+from stream.ports import ObjectRole, StreamRange, WalIdentity
+
+_NO_TIME = Millis(0)
+
+
+class Entry(Protocol):
+    """One or more whole batches covering [base_offset, end_offset). `stream.storage.AppendEntry` is one."""
+
+    @property
+    def base_offset(self) -> Offset: ...
+    @property
+    def end_offset(self) -> Offset: ...
+    @property
+    def record_count(self) -> int: ...
+    @property
+    def max_timestamp_ms(self) -> Millis: ...
+    @property
+    def payload(self) -> Buffer: ...
+
+
+@dataclass(frozen=True, slots=True)
+class RunEntry:
+    """The plain `Entry`, for those who have no class of their own."""
+
+    base_offset: Offset
+    end_offset: Offset
+    record_count: int
+    max_timestamp_ms: Millis
+    payload: Buffer
+
+
+@dataclass(frozen=True, slots=True)
+class StreamRun:
+    """Everything that one stream has in the object; entries follow one another without a gap."""
+
+    stream_id: StreamId
+    entries: Sequence[Entry]
+
+
+@dataclass(frozen=True, slots=True)
+class BuiltObject:
+    """chunks: the body for `ObjectStore.put`, in order. footer: equal footers mean equal objects (it covers header and blocks by CRC)."""
+
+    chunks: list[Buffer]
+    size_bytes: int
+    ranges: tuple[StreamRange, ...]
+    footer: bytes
+
+
+class _Builder:
+    """Chunks and packed index entries so far."""
+
+    __slots__ = ("block_bytes_max", "chunks", "index", "position", "ranges")
+
+    def __init__(self, header: bytes, block_bytes_max: int) -> None:
+        self.block_bytes_max = block_bytes_max
+        self.chunks: list[Buffer] = [header]
+        self.index: list[bytes] = [header]
+        self.position = len(header)
+        self.ranges: list[StreamRange] = []
+
+    def add_run(self, run: StreamRun) -> None:
+        stream_id, chunks, block_bytes_max = run.stream_id, self.chunks, self.block_bytes_max
+        start = block_start = end = run.entries[0].base_offset
+        run_position = self.position
+        size_bytes = crc = records = run_records = 0
+        max_timestamp_ms = run_timestamp_ms = Millis(-1)
+        for entry in run.entries:
+            payload, payload_bytes = entry.payload, len(entry.payload)
+            if entry.base_offset != end or entry.end_offset <= end or not payload_bytes:
+                raise NotContiguous(stream_id, end, entry.base_offset)
+            if size_bytes and size_bytes + payload_bytes > block_bytes_max:
+                self._add_block(BlockEntry(stream_id, block_start, end, max_timestamp_ms, self.position, size_bytes, records, crc))
+                run_records += records
+                block_start, size_bytes, crc, records, max_timestamp_ms = end, 0, 0, 0, Millis(-1)
+            crc = crc32c(payload, crc)
+            chunks.append(payload)
+            size_bytes += payload_bytes
+            records += entry.record_count
+            if entry.max_timestamp_ms > max_timestamp_ms:
+                max_timestamp_ms = entry.max_timestamp_ms
+                run_timestamp_ms = max(run_timestamp_ms, max_timestamp_ms)
+            end = entry.end_offset
+        self._add_block(BlockEntry(stream_id, block_start, end, max_timestamp_ms, self.position, size_bytes, records, crc))
+        self.ranges.append(StreamRange(stream_id, start, end, run_records + records, self.position - run_position, run_timestamp_ms))
+
+    def _add_block(self, block: BlockEntry) -> None:
+        self.index.append(layout.ENTRY.pack(*block))
+        self.position += block.size_bytes
+
+
+def build_object(
+    role: ObjectRole,
+    writer: WalIdentity,
+    sequence: WalSequence,
+    created_ms: Millis,
+    runs: Sequence[StreamRun],
+    *,
+    depth: int = 0,
+    block_bytes_max: int = layout.BLOCK_BYTES_MAX,
+) -> BuiltObject:
+    """An object of `runs`, which are sorted by stream id, one per stream, none empty.
+
+    sequence: the WAL slot, or NO_SEQUENCE for stream-set and stream objects. depth: see `ObjectHeader`; only WAL objects have one. A
+    stream object has exactly one run.
+    Cost: 1 us per entry and 2 us per block besides the CRC (27 GB/s).
+    """
+    if role not in layout.INDEXED_ROLES or not runs or (role == ObjectRole.STREAM and len(runs) != 1):
+        raise ValueError(f"an object of role {role.name} cannot hold {len(runs)} runs")
+    builder = _Builder(_pack_header(role, writer, sequence, created_ms, depth), block_bytes_max)
+    previous = -1
+    for run in runs:
+        if run.stream_id <= previous or not run.entries:
+            raise ValueError(f"stream {run.stream_id} after {previous}: runs are sorted by stream, one per stream, none empty")
+        previous = run.stream_id
+        builder.add_run(run)
+    index = b"".join(builder.index)
+    if len(index) > layout.INDEX_BYTES_MAX:
+        raise ValueError(f"the index would have {len(index)} bytes, {layout.INDEX_BYTES_MAX} are allowed: write several objects")
+    footer = _pack_footer(builder.position, index)
+    builder.chunks += (index, footer)
+    return BuiltObject(builder.chunks, builder.position + len(index) + len(footer), tuple(builder.ranges), footer)
+
+
+def fence_object(writer: WalIdentity, sequence: WalSequence, created_ms: Millis = _NO_TIME) -> bytes:
+    """The object that ends a WAL at slot `sequence`: a header and nothing else. `writer` is who fences, for the fenced one's log."""
+    return _pack_header(ObjectRole.FENCE, writer, sequence, created_ms)
+
+
+def _pack_header(role: ObjectRole, writer: WalIdentity, sequence: WalSequence, created_ms: Millis, depth: int = 0) -> bytes:
+    header = bytearray(layout.HEADER_BYTES)
+    node_id, node_epoch = writer
+    layout.HEADER.pack_into(header, 0, layout.MAGIC, layout.VERSION, role, node_id, node_epoch, sequence, created_ms, depth, 0)
+    crc = crc32c(memoryview(header)[: layout.HEADER_CRC_AT])
+    layout.HEADER_CRC.pack_into(header, layout.HEADER_CRC_AT, crc)
+    return bytes(header)
+
+
+def _pack_footer(index_position: int, index: bytes) -> bytes:
+    footer = bytearray(layout.FOOTER_BYTES)
+    layout.FOOTER.pack_into(footer, 0, index_position, len(index), crc32c(index), layout.VERSION, layout.ENTRY_BYTES, 0, layout.END_MAGIC)
+    layout.HEADER_CRC.pack_into(footer, layout.FOOTER_CRC_AT, crc32c(memoryview(footer)[: layout.FOOTER_CRC_AT]))
+    return bytes(footer)

@@ -1,0 +1,179 @@
+"""Names of everything in the bucket. Nothing else in the system puts a key together or takes one apart.
+
+Invariant: parse(format(x)) == x, and parse answers None for every key that format would not give (no second spelling of a name).
+Data keys begin with the object id's hex digits reversed, so that consecutive ids spread over the store's key partitions.
+Must not touch the store. Source: AutoMQ `ObjectUtils#genKey`, KRaft snapshot file names.
+"""
+
+import re
+from dataclasses import dataclass
+from uuid import UUID
+
+from base.ids import (
+    NodeEpoch,
+    NodeId,
+    ObjectId,
+    WalSequence,
+)
+from stream.ports import WalIdentity
+
+WAL_ROOT = "wal/"
+DATA_ROOT = "data/"
+META_ROOT = "meta/"
+MANIFEST_ROOT = "manifest/"
+LEASE_ROOT = "leases/"
+SPARK_ROOT = "spark/"
+STAGED_ROOT = "staged/"
+
+_INT64_MAX = (1 << 63) - 1
+_WAL_KEY = re.compile(r"wal/(0|[1-9][0-9]{0,9})/(0|[1-9][0-9]{0,18})/([0-9]{20})")
+_DATA_KEY = re.compile(r"data/[0-9a-f]{8}/(0|[1-9][0-9]{0,18})")
+_CLUSTER_ID = re.compile(r"[A-Za-z0-9_-]{1,64}")
+_MANIFEST_KEY = re.compile(r"manifest/([A-Za-z0-9_-]{1,64})/([0-9]{20})")
+_LEASE_NAME = re.compile(r"([0-9a-f]{8}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{12})-([0-9]{10})")
+_NINES = 10**20 - 1
+_SNAPSHOT_NAME = re.compile(r"([0-9]{20})-([0-9]{20})")
+_BACKUP_NAME = re.compile(r"[0-9]{20}")
+
+
+@dataclass(frozen=True, slots=True)
+class WalSlot:
+    """One place in one WAL: what a WAL key says."""
+
+    writer: WalIdentity
+    sequence: WalSequence
+
+
+def wal_prefix(writer: WalIdentity) -> str:
+    """All slots of one WAL, for LIST. Sequences have 20 digits, so key order is slot order."""
+    return f"wal/{writer.node_id}/{writer.node_epoch}/"
+
+
+def wal_key(writer: WalIdentity, sequence: WalSequence) -> str:
+    return f"wal/{writer.node_id}/{writer.node_epoch}/{sequence:020d}"
+
+
+def parse_wal_key(key: str) -> WalSlot | None:
+    match = _WAL_KEY.fullmatch(key)
+    if match is None:
+        return None
+    node_id, node_epoch, sequence = int(match[1]), int(match[2]), int(match[3])
+    if node_id >= 1 << 31 or node_epoch > _INT64_MAX or sequence > _INT64_MAX:
+        return None
+    return WalSlot(WalIdentity(NodeId(node_id), NodeEpoch(node_epoch)), WalSequence(sequence))
+
+
+def data_key(object_id: ObjectId) -> str:
+    """Key of a stream-set or stream object, from the lower 32 bits of its id reversed: id 0x1a2b is data/b2a10000/6699."""
+    return f"data/{f'{object_id & 0xFFFFFFFF:08x}'[::-1]}/{object_id}"
+
+
+def parse_data_key(key: str) -> ObjectId | None:
+    match = _DATA_KEY.fullmatch(key)
+    if match is None:
+        return None
+    object_id = ObjectId(int(match[1]))
+    return object_id if object_id <= _INT64_MAX and data_key(object_id) == key else None
+
+
+def meta_prefix(cluster_id: str) -> str:
+    """Everything the controller publishes for one cluster. Cluster ids are 1..64 of [A-Za-z0-9_-]; others raise ValueError."""
+    return f"{META_ROOT}{_checked(cluster_id)}/"
+
+
+def snapshot_prefix(cluster_id: str) -> str:
+    return f"{meta_prefix(cluster_id)}snapshots/"
+
+
+def snapshot_key(cluster_id: str, metadata_offset: int, controller_epoch: int) -> str:
+    """Snapshot of the image as of `metadata_offset` (exclusive). Key order is offset order."""
+    return f"{snapshot_prefix(cluster_id)}{metadata_offset:020d}-{controller_epoch:020d}"
+
+
+def parse_snapshot_key(cluster_id: str, key: str) -> tuple[int, int] | None:
+    """(metadata offset, controller epoch), or None for any other key."""
+    prefix = snapshot_prefix(cluster_id)
+    match = _SNAPSHOT_NAME.fullmatch(key.removeprefix(prefix)) if key.startswith(prefix) else None
+    return None if match is None else (int(match[1]), int(match[2]))
+
+
+def backup_prefix(cluster_id: str) -> str:
+    return f"{meta_prefix(cluster_id)}log/"
+
+
+def backup_key(cluster_id: str, first_offset: int) -> str:
+    """Committed metadata records from `first_offset` on, or the fence that ends a backup there. Key order is offset order."""
+    return f"{backup_prefix(cluster_id)}{first_offset:020d}"
+
+
+def parse_backup_key(cluster_id: str, key: str) -> int | None:
+    """The first metadata offset, or None for any other key."""
+    prefix = backup_prefix(cluster_id)
+    name = key.removeprefix(prefix) if key.startswith(prefix) else ""
+    return int(name) if _BACKUP_NAME.fullmatch(name) else None
+
+
+def parse_cluster_id(key: str) -> str | None:
+    """Which cluster a key below `META_ROOT` belongs to; None: to none."""
+    root, _, rest = key.partition("/")
+    cluster_id, slash, _ = rest.partition("/")
+    return cluster_id if f"{root}/" == META_ROOT and slash and _CLUSTER_ID.fullmatch(cluster_id) else None
+
+
+def manifest_prefix(cluster_id: str) -> str:
+    """The public manifest of one cluster, newest version first. ValueError for what is no cluster id."""
+    return f"{MANIFEST_ROOT}{_checked(cluster_id)}/"
+
+
+def manifest_key(cluster_id: str, version: int) -> str:
+    """Each of the version's 20 digits is subtracted from 9, so that a LIST of one key gives the newest."""
+    return f"{manifest_prefix(cluster_id)}{_NINES - version:020d}"
+
+
+def parse_manifest_key(key: str) -> tuple[str, int] | None:
+    """(cluster id, version), or None for any other key."""
+    match = _MANIFEST_KEY.fullmatch(key)
+    if match is None or (version := _NINES - int(match[2])) > _INT64_MAX:
+        return None
+    return match[1], version
+
+
+def lease_prefix(cluster_id: str) -> str:
+    return f"{LEASE_ROOT}{_checked(cluster_id)}/"
+
+
+def renewals_prefix(cluster_id: str, lease_id: UUID) -> str:
+    """Below it lie all renewals of one lease, in their order."""
+    return f"{lease_prefix(cluster_id)}{lease_id}-"
+
+
+def lease_key(cluster_id: str, lease_id: UUID, serial: int) -> str:
+    """Each renewal has a key of its own, behind the keys of those before it."""
+    return f"{renewals_prefix(cluster_id, lease_id)}{serial:010d}"
+
+
+def parse_lease_key(cluster_id: str, key: str) -> tuple[UUID, int] | None:
+    """(lease id, serial), or None for any other key."""
+    prefix = lease_prefix(cluster_id)
+    match = _LEASE_NAME.fullmatch(key.removeprefix(prefix)) if key.startswith(prefix) else None
+    return None if match is None else (UUID(match[1]), int(match[2]))
+
+
+def spark_query_prefix(cluster_id: str, query_id: str) -> str:
+    """What a streaming query of Spark must remember outside its checkpoint. query_id: checked by `lake.spark.options`."""
+    return f"{SPARK_ROOT}{_checked(cluster_id)}/{query_id}/"
+
+
+def staged_prefix(write_id: str, batch_id: int | None = None) -> str:
+    """Rows that wait for their transaction, of all batches or of one; key order is the order of batches. write_id: a UUID."""
+    return f"{STAGED_ROOT}{write_id}/" if batch_id is None else f"{STAGED_ROOT}{write_id}/{batch_id:020d}/"
+
+
+def staged_key(write_id: str, batch_id: int, task: int, attempt: UUID, number: int) -> str:
+    return f"{staged_prefix(write_id, batch_id)}{task:06d}-{attempt}-{number:06d}"
+
+
+def _checked(cluster_id: str) -> str:
+    if _CLUSTER_ID.fullmatch(cluster_id) is None:
+        raise ValueError(f"cluster id {cluster_id!r} is not allowed in a key: use 1 to 64 of A-Z, a-z, 0-9, '_' and '-'")
+    return cluster_id

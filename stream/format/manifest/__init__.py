@@ -1,0 +1,1 @@
+"""The public manifest as bytes and values. The controller writes it, `lake.manifest` reads it."""

@@ -1,0 +1,168 @@
+"""What the manifest says, as values: root, topics, shards of partitions, entries of objects in columns.
+
+Invariants: an `Entries` is contiguous, so its bounds say every range; columns are arrays of 64-bit numbers, never an object per entry,
+because one partition may have 100,000 of them. A root and the sections that it refers to are of one moment; sections are never changed.
+Must not know bytes (`codec`) nor the store. Source: Iceberg's manifest lists and manifests.
+"""
+
+from array import array
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import NamedTuple
+from uuid import UUID
+
+import msgspec
+
+from base.ids import (
+    Millis,
+    NodeEpoch,
+    NodeId,
+    StreamId,
+    WalSequence,
+)
+from stream.ports import WalIdentity
+
+PARTITIONS_PER_SHARD = 256
+"""A shard is what changes when one of its partitions does, and what a reader of a topic gets with one request."""
+
+PAGE_ENTRIES_MAX = 1_024
+"""Entries of one partition in one page, 20 to 40 KiB: what is read to find an offset, and rewritten when compaction touches it."""
+
+INLINE_ENTRIES_MAX = 64
+"""Newest entries of a partition that its shard holds itself. More of them and they become a page: fewer bytes for each small change."""
+
+
+class SectionRef(NamedTuple):
+    """Where a compressed section lies: in the object of manifest version `version`. crc: CRC-32C of the stored bytes."""
+
+    version: int
+    position: int
+    stored_bytes: int
+    raw_bytes: int
+    crc: int
+
+
+class LiveWal(msgspec.Struct, frozen=True, array_like=True):
+    """A WAL that has not ended. Slots from `first_slot` on may hold what is not committed."""
+
+    node_id: NodeId
+    node_epoch: NodeEpoch
+    first_slot: WalSequence
+
+    @property
+    def writer(self) -> WalIdentity:
+        return WalIdentity(self.node_id, self.node_epoch)
+
+
+class TopicEntry(msgspec.Struct, frozen=True, array_like=True):
+    """shards: partitions 0-255, 256-511 and so on."""
+
+    name: str
+    topic_id: UUID
+    partition_count: int
+    shards: tuple[SectionRef, ...]
+
+
+class ManifestRoot(msgspec.Struct, frozen=True, array_like=True):
+    """metadata_offset: everything below it in the metadata log is in here. published_ms: when it was captured, controller's clock.
+
+    wal_grace_ms: a slot of `wals` from its first one on exists at least this long after this root was the newest.
+    """
+
+    cluster_id: str
+    controller_epoch: int
+    version: int
+    metadata_offset: int
+    published_ms: Millis
+    wals: tuple[LiveWal, ...]
+    topics: tuple[TopicEntry, ...]
+    wal_grace_ms: int = 60_000
+
+    @property
+    def moment(self) -> tuple[int, int]:
+        """Grows from publication to publication."""
+        return self.controller_epoch, self.version
+
+
+@dataclass(frozen=True, slots=True)
+class Entries:
+    """Ranges of one stream in objects, in offset order and without gaps: entry i is [bounds[i], bounds[i + 1]) in the object `keys[i]`."""
+
+    bounds: "array[int]"
+    record_counts: "array[int]"
+    sizes_bytes: "array[int]"
+    max_timestamps_ms: "array[int]"
+    object_sizes_bytes: "array[int]"
+    roles: bytes
+    keys: Sequence[str]
+
+    def __len__(self) -> int:
+        return len(self.keys)
+
+    @property
+    def start_offset(self) -> int:
+        return self.bounds[0]
+
+    @property
+    def end_offset(self) -> int:
+        return self.bounds[-1]
+
+    @property
+    def max_timestamp_ms(self) -> int:
+        return max(self.max_timestamps_ms, default=-1)
+
+
+@dataclass(frozen=True, slots=True)
+class PageRef:
+    """A page of entries and what lies in it, so that readers pass over pages that they do not need."""
+
+    start_offset: int
+    end_offset: int
+    entry_count: int
+    record_count: int
+    size_bytes: int
+    max_timestamp_ms: int
+    section: SectionRef
+
+
+@dataclass(frozen=True, slots=True)
+class StreamEntry:
+    """One stream. Entries in pages, then those in `inline`, end at committed_end; what lies below log_start is to be ignored."""
+
+    stream_id: int
+    log_start: int
+    committed_end: int
+    pages: tuple[PageRef, ...]
+    inline: Entries
+
+
+@dataclass(frozen=True, slots=True)
+class PartitionEntry:
+    """One partition. leader -1: nobody leads. txn: events of transactions, at the offsets of `data` (`stream.format.transaction_log`).
+
+    The high watermark is not in here: it is the end of what the tails of the WALs hold beyond the committed end."""
+
+    partition: int
+    leader: int
+    leader_epoch: int
+    data: StreamEntry
+    txn: StreamEntry
+
+
+@dataclass(frozen=True, slots=True)
+class Shard:
+    """Partitions first_partition, first_partition + 1, ... of one topic."""
+
+    topic_id: UUID
+    first_partition: int
+    partitions: tuple[PartitionEntry, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class CommittedLog:
+    """Which objects hold the committed part of one partition. The first entry may begin below `log_start`."""
+
+    partition: int
+    stream_id: StreamId
+    log_start: int
+    runs: tuple[Entries, ...]

@@ -1,0 +1,1 @@
+"""Read streams: from memory what is recent, from objects what is older."""

@@ -1,0 +1,101 @@
+"""Remember which objects reads found damaged or gone, for logs, metrics and the doctor.
+
+Invariant: bounded by `OBJECTS_MAX`. An object that an operator restored leaves the list with the next read of the same place, or when no
+read met it for `KEPT_S`. Times are the caller's monotonic seconds. Pure. Must not decide whether an object is damaged:
+`stream.read.stream_reader` does.
+"""
+
+from collections import Counter, OrderedDict
+from dataclasses import dataclass
+from typing import Final, Literal
+
+DamageKind = Literal["gone", "corrupt"]
+"""gone: the store does not have the object that the metadata refer to. corrupt: bytes do not match their checksum or layout."""
+DAMAGE_KINDS: Final[tuple[DamageKind, ...]] = ("gone", "corrupt")
+
+OBJECTS_MAX: Final = 1_000
+KEPT_S: Final = 3_600.0
+KNOWN_S: Final = 60.0
+"""Damage that was met so recently needs no further look."""
+LOG_EVERY_S: Final = 60.0
+"""For each object."""
+CERTAIN_S: Final = 10.0
+"""An object that is gone for so long is lost. Metadata are behind by less, or the broker has lost its session."""
+
+
+@dataclass(slots=True)
+class Damage:
+    """An object that could not be read. count: reads that ended at it. stream_id, offset: where the last one did.
+
+    first_s: when the present row of such reads began, none of them `KNOWN_S` after the one before.
+    """
+
+    key: str
+    kind: DamageKind
+    what: str
+    stream_id: int
+    offset: int
+    first_s: float
+    last_s: float
+    count: int = 1
+    logged_s: float = 0.0
+
+    @property
+    def is_certain(self) -> bool:
+        """Whether time has ruled out that metadata were only behind."""
+        return self.last_s - self.first_s >= CERTAIN_S
+
+
+class DamageLog:
+    """The damaged objects that one process met."""
+
+    def __init__(self) -> None:
+        self._met: OrderedDict[str, Damage] = OrderedDict()
+        self.reads: Counter[DamageKind] = Counter()
+        """Reads that ended at a damaged object, so far."""
+
+    def met(self, key: str, kind: DamageKind, what: str, *, stream_id: int, offset: int, now_s: float) -> tuple[Damage, bool]:
+        """Note that a read ended at `key`. Return what is known of the object, and whether to log it now."""
+        self._forget(now_s)
+        self.reads[kind] += 1
+        known = self._met.get(key)
+        if known is None or known.kind != kind:
+            known = self._met[key] = Damage(key, kind, what, stream_id, offset, now_s, now_s, logged_s=now_s)
+            self._met.move_to_end(key)
+            if len(self._met) > OBJECTS_MAX:
+                self._met.popitem(last=False)
+            return known, True
+        if now_s - known.last_s >= KNOWN_S:
+            known.first_s = now_s
+        known.what, known.stream_id, known.offset, known.last_s = what, stream_id, offset, now_s
+        known.count += 1
+        self._met.move_to_end(key)
+        if now_s - known.logged_s < LOG_EVERY_S:
+            return known, False
+        known.logged_s = now_s
+        return known, True
+
+    def is_known(self, key: str, kind: DamageKind, now_s: float) -> bool:
+        """Whether a read ended at `key` for the same reason within the last `KNOWN_S`."""
+        known = self._met.get(key)
+        return known is not None and known.kind == kind and now_s - known.last_s < KNOWN_S
+
+    def __len__(self) -> int:
+        return len(self._met)
+
+    def healed(self, stream_id: int, start: int, end: int) -> None:
+        """Note that [start, end) was read: forget damage at which the last read ended in there."""
+        for key in [item.key for item in self._met.values() if item.stream_id == stream_id and start <= item.offset < end]:
+            del self._met[key]
+
+    def listed(self, now_s: float) -> list[Damage]:
+        """Return what was met within `KEPT_S`, the latest first."""
+        self._forget(now_s)
+        return list(reversed(self._met.values()))
+
+    def _forget(self, now_s: float) -> None:
+        while self._met:
+            oldest = next(iter(self._met.values()))
+            if now_s - oldest.last_s < KEPT_S:
+                return
+            self._met.popitem(last=False)

@@ -1,0 +1,44 @@
+"""How far to read ahead of whom: readers are recognised by asking for the offset at which their last read ended.
+
+Invariant: a first read never reads ahead; each read that continues doubles the window up to the limit; a reader that jumps is a new one. At
+most `readers_max` are remembered, the longest silent is forgotten. Must not do I/O. Source: AutoMQ `DefaultS3BlockCache` read-ahead agents.
+"""
+
+from collections import OrderedDict
+from dataclasses import dataclass
+
+from base.ids import StreamId
+
+
+@dataclass(slots=True)
+class Reader:
+    window_bytes: int = 0
+    ahead_from: int = 0
+    ahead_until: int = 0
+    """[ahead_from, ahead_until) was asked for ahead of time."""
+    is_busy: bool = False
+
+
+class ReadAhead:
+    def __init__(self, *, bytes_min: int, bytes_max: int, readers_max: int) -> None:
+        self._bytes_min = bytes_min
+        self._bytes_max = bytes_max
+        self._readers_max = readers_max
+        self._readers: OrderedDict[tuple[StreamId, int], Reader] = OrderedDict()
+
+    def __len__(self) -> int:
+        return len(self._readers)
+
+    def took(self, stream_id: StreamId, start_offset: int, next_offset: int) -> Reader | None:
+        """[start, next) was read: the reader to read ahead for now, or None (a new one, or one with half its window still before it)."""
+        reader = self._readers.pop((stream_id, start_offset), None)
+        if reader is None:
+            reader = Reader()
+            due = False
+        else:
+            reader.window_bytes = min(self._bytes_max, max(self._bytes_min, 2 * reader.window_bytes))
+            due = not reader.is_busy and next_offset >= (reader.ahead_from + reader.ahead_until) // 2
+        self._readers[(stream_id, next_offset)] = reader
+        if len(self._readers) > self._readers_max:
+            self._readers.popitem(last=False)
+        return reader if due else None

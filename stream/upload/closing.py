@@ -1,0 +1,105 @@
+"""Close streams without rewriting a byte: name the WAL slots that hold what is not merged yet, and close, in one transaction.
+
+Invariant: a stream leaves the cache and the slot table in the same turn of the commit lane in which it was closed, so no merge that is
+under way can commit it again, and a later opening of the same stream starts clean (A -> B -> A). Everything of it must be confirmed before.
+Source: AutoMQ `S3Stream#close`, `S3Storage#forceUpload`.
+"""
+
+import asyncio
+from collections.abc import Callable, Iterable, Sequence
+from typing import NamedTuple
+
+from base.ids import StreamId
+from stream.config import StreamConfig
+from stream.ports import CloseStream, CommitObjects, NewObject
+from stream.stream import StreamHandle
+from stream.upload.commits import CommitLane
+from stream.upload.uploader import Uploader
+from stream.wal.slots import SlotTable
+
+
+class ClosingTimes(NamedTuple):
+    """Where the time of one closing went, in seconds."""
+
+    flush_s: float
+    commit_s: float
+
+
+class Closer:
+    """Runs closings; many streams cost one RPC unless they have very many ranges."""
+
+    def __init__(
+        self,
+        config: StreamConfig,
+        *,
+        handles: dict[StreamId, StreamHandle],
+        slots: SlotTable,
+        lane: CommitLane,
+        uploader: Uploader,
+        cut: Callable[[], None],
+        forget: Callable[[Iterable[StreamHandle]], None],
+    ) -> None:
+        """cut: archive the active block and submit it. forget: take the streams out of everything that is local."""
+        self._config = config
+        self._handles = handles
+        self._slots = slots
+        self._lane = lane
+        self._uploader = uploader
+        self._cut = cut
+        self._forget = forget
+
+    async def close(self, handles: Sequence[StreamHandle]) -> None:
+        """Commit in place and close. Appends must be refused and everything confirmed. Raises WalFenced.
+
+        A stream that turns out to be fenced or deleted is forgotten without a close.
+        """
+        if self._slots.range_count([handle.stream_id for handle in handles]) > self._config.close_in_place_ranges_max:
+            await self._merge_first()
+        async with self._lane.turn:
+            wanted = [handle for handle in handles if self._handles.get(handle.stream_id) is handle]
+            objects = self._slots.take_in_place([handle.stream_id for handle in wanted if not handle.fenced])
+            chunks = _chunks_of(objects, self._config)
+            for chunk in chunks[:-1]:
+                await self._send(chunk, wanted, [])
+            most = self._config.commit_closes_max
+            await self._send(chunks[-1], wanted, wanted[:most])
+            for at in range(most, len(wanted), most):
+                await self._send([], wanted, wanted[at : at + most])
+            self._forget(wanted)
+
+    async def _merge_first(self) -> None:
+        self._cut()
+        merging = asyncio.ensure_future(self._uploader.drained())
+        await asyncio.wait([merging], timeout=self._config.close_upload_wait_ms / 1000)
+        merging.cancel()
+
+    async def _send(self, objects: Sequence[NewObject], wanted: Sequence[StreamHandle], closing: Sequence[StreamHandle]) -> None:
+        def build() -> CommitObjects:
+            ours = {handle.stream_id for handle in wanted if not handle.fenced}
+            return CommitObjects(
+                objects=tuple(found for item in objects if (found := _only(item, ours)) is not None),
+                closes=tuple(CloseStream(item.stream_id, item.epoch, item.confirmed_offset) for item in closing if not item.fenced),
+            )
+
+        if objects or any(not handle.fenced for handle in closing):
+            await self._lane.send(build)
+
+
+def _only(item: NewObject, stream_ids: set[StreamId]) -> NewObject | None:
+    ranges = tuple(found for found in item.ranges if found.stream_id in stream_ids)
+    return NewObject(item.object_id, item.key, item.role, item.size_bytes, ranges) if ranges else None
+
+
+def _chunks_of(objects: Sequence[NewObject], config: StreamConfig) -> list[list[NewObject]]:
+    """At least one chunk, in slot order, within the limits of one commit (one object may have as many ranges as it has)."""
+    chunks: list[list[NewObject]] = [[]]
+    range_count = 0
+    for item in objects:
+        chunk = chunks[-1]
+        if chunk and (range_count + len(item.ranges) > config.commit_ranges_max or len(chunk) >= config.commit_objects_max):
+            chunks.append([])
+            chunk = chunks[-1]
+            range_count = 0
+        chunk.append(item)
+        range_count += len(item.ranges)
+    return chunks
