@@ -168,7 +168,8 @@ class _Answer:
         if request.include_topic_authorized_operations:
             for topic in topics:
                 topic.head.topic_authorized_operations = _NOT_ASKED if topic.head.error_code else TOPIC_OPERATIONS
-        brokers = (advertised.known_brokers if request.topics else advertised.live_brokers)(node, ctx.connection)
+        asks_for_all = request.topics is None or (not request.topics and ctx.api_version < _FIRST_WITH_EMPTY_AS_NONE)
+        brokers = (advertised.live_brokers if asks_for_all else advertised.known_brokers)(node, ctx.connection)
         head = MetadataResponse(
             brokers=[MetadataResponseBroker(broker.node_id, broker.host, broker.port, broker.rack) for broker in brokers],
             cluster_id=node.cluster_id,

@@ -113,8 +113,8 @@ async def test_each_listener_s_clients_are_told_that_listener_s_addresses(tmp_pa
         "advertised_listeners": ("EXTERNAL://localhost:{port}",),
     }
     async with Cluster(tmp_path, brokers=2, **listeners) as cluster:
-        inner = {node_id: f"127.0.0.1:{broker.network.server.ports['PLAINTEXT']}" for node_id, broker in cluster.brokers.items()}
-        outer = {node_id: f"localhost:{broker.network.server.ports['EXTERNAL']}" for node_id, broker in cluster.brokers.items()}
+        inner = {node_id: f"127.0.0.1:{broker.server.ports['PLAINTEXT']}" for node_id, broker in cluster.brokers.items()}
+        outer = {node_id: f"localhost:{broker.server.ports['EXTERNAL']}" for node_id, broker in cluster.brokers.items()}
         for addresses in (inner, outer):
             assert await asyncio.to_thread(brokers_as_told, addresses[1]) == addresses
         assert await asyncio.to_thread(produced, outer[1]) == 10

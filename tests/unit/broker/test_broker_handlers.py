@@ -301,14 +301,25 @@ async def test_dead_leader_is_not_named_but_its_heir(fixture: Fixture) -> None:
     assert (partition.error_code, partition.leader_id, partition.leader_epoch) == (ErrorCode.LEADER_NOT_AVAILABLE, -1, 3)
 
 
-async def test_broker_that_left_is_listed_a_little_longer_to_those_who_ask_for_topics(fixture: Fixture) -> None:
+async def test_broker_that_left_is_listed_a_little_longer_but_not_to_those_who_ask_for_all(fixture: Fixture) -> None:
     fixture.topic("a", leader=2)
     fixture.departed.update(fixture.image, 0)
     fixture.image.apply_all([broker_record(2, fenced=True)])
     fixture.departed.update(fixture.image, 1)
     assert [broker.node_id for broker in (await fixture.metadata("a")).brokers] == [1, 2]
-    assert [broker.node_id for broker in (await fixture.metadata()).brokers] == [1]
+    assert [broker.node_id for broker in (await fixture.metadata()).brokers] == [1, 2]
+    every = await fixture.ask(apis.METADATA, 12, metadata.MetadataRequest(None))
+    assert [broker.node_id for broker in every.brokers] == [1]
     assert fixture.departed.listed(1 + LISTED_S) == []
+
+
+async def test_brokers_that_are_dead_when_this_one_starts_have_just_left(fixture: Fixture) -> None:
+    """All were restarted: the first one to be back must not be taken for the only one."""
+    fixture.image.apply_all([broker_record(2, fenced=True)])
+    fixture.departed.update(fixture.image, 0)
+    assert [state.node_id for state in fixture.departed.listed(1)] == [2]
+    fixture.departed.update(fixture.image, LISTED_S)
+    assert fixture.departed.listed(LISTED_S) == []
 
 
 async def test_broker_that_came_back_is_listed_once(fixture: Fixture) -> None:
