@@ -30,6 +30,6 @@ ServeHealth = Callable[[Health], AbstractAsyncContextManager[object]]
 """Tells about it while the context lasts."""
 
 
-def tell_nobody(_health: Health) -> AbstractAsyncContextManager[object]:
+def no_health_endpoint(_health: Health) -> AbstractAsyncContextManager[object]:
     """For processes that no orchestrator watches."""
     return nullcontext()

@@ -93,7 +93,7 @@ class Image:
     def observe(self, note: Callable[[Sequence[Record]], Any]) -> None:
         self._notes.append(note)
 
-    async def between(self, look: Callable[[MetadataImage], T]) -> T:
+    async def with_committed_image(self, look: Callable[[MetadataImage], T]) -> T:
         began = time.thread_time()
         found = look(self.image)
         self.longest_ms = max(self.longest_ms, (time.thread_time() - began) * 1_000)

@@ -38,7 +38,7 @@ from deploy.local.handle import LocalCluster
 from lake.arrow.cluster import StoreCluster
 from lake.fetch.limits import ReadConfig
 from lake.manifest.errors import UnknownPartition
-from lake.manifest.view import PartitionState
+from lake.manifest.view import PartitionOffsets
 from penstock import scan
 
 TOPIC: Final = "bench"
@@ -103,7 +103,7 @@ def produce(bootstrap: str, count: int) -> None:
         raise RuntimeError("not everything was acknowledged within 300 s")
 
 
-def until_settled(store_url: str, count: int) -> list[PartitionState]:
+def until_settled(store_url: str, count: int) -> list[PartitionOffsets]:
     """Everything is merged and committed, so that the brokers rest."""
     cluster, deadline = StoreCluster(store_url), time.monotonic() + SETTLED_S
     while time.monotonic() < deadline:

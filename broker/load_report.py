@@ -26,7 +26,7 @@ from controller.api.load_messages import (
 )
 from objectstore.errors import ObjectStoreError
 from objectstore.metered import StoreStats
-from stream.ports import WalIdentity
+from stream.ports import BrokerIncarnation
 from stream.read.damage import DamageLog
 
 _log = structlog.get_logger()
@@ -40,7 +40,7 @@ class LoadReporter:
 
     def __init__(
         self,
-        me: WalIdentity,
+        me: BrokerIncarnation,
         client: ControllerClient,
         partitions: PartitionManager,
         probe: Callable[[], Awaitable[None]],

@@ -12,7 +12,7 @@ from typing import Final
 import structlog
 
 from base.collector import tune_collector
-from base.health import ServeHealth, tell_nobody
+from base.health import ServeHealth, no_health_endpoint
 from base.stacks import tell_on_quit
 from broker.config import BrokerConfig
 from broker.health import BrokerHealth, StoreProbe
@@ -32,7 +32,7 @@ def run(
     store_url: str,
     stream_config: StreamConfig,
     compaction_config: CompactionConfig,
-    serve_health: ServeHealth = tell_nobody,
+    serve_health: ServeHealth = no_health_endpoint,
     *,
     tracing: Tracing | None = None,
 ) -> int:
@@ -49,7 +49,7 @@ async def serve(
     store_url: str,
     stream_config: StreamConfig,
     compaction_config: CompactionConfig,
-    serve_health: ServeHealth = tell_nobody,
+    serve_health: ServeHealth = no_health_endpoint,
     *,
     tracing: Tracing | None = None,
 ) -> int:

@@ -74,7 +74,7 @@ from stream.compaction.compactor import Merger
 from stream.compaction.plan import CompactionConfig
 from stream.config import StreamConfig
 from stream.errors import StreamError
-from stream.ports import WalIdentity
+from stream.ports import BrokerIncarnation
 from stream.read.object_reader import ObjectReader
 from stream.recovery.recoverer import recover_wal
 from stream.storage import Storage
@@ -262,7 +262,7 @@ class Broker:
     def _advertised(self, machine_host: str) -> tuple[Listener, ...]:
         return self.config.advertised(machine_host, self.server.ports)
 
-    def _start_load_reports(self, me: WalIdentity) -> None:
+    def _start_load_reports(self, me: BrokerIncarnation) -> None:
         async def probe() -> None:
             await self.store.put(f"{PROBE_PREFIX}{me.node_id}", b"x")
 
@@ -272,14 +272,14 @@ class Broker:
         )
         self._in_background(reporter.run())
 
-    def _merger(self, metadata: ControllerStreamMetadata, me: WalIdentity) -> Merger:
+    def _merger(self, metadata: ControllerStreamMetadata, me: BrokerIncarnation) -> Merger:
         """Rewrites what earlier owners left in WAL objects; its reads pass the caches of the clients by."""
         reader = ObjectReader(self.store, BlockCache(MERGER_CACHE_BYTES))
         storage, config = self.storage, self.compaction_config
         owned, cached = storage.open_handles, storage.cached_entries
         return Merger(self.store, metadata, reader, me, owned=owned, now_ms=self.now_ms, cached=cached, config=config)
 
-    async def _register(self) -> WalIdentity:
+    async def _register(self) -> BrokerIncarnation:
         machine_host = _machine_host(self.client.address)
         first, *others = self._advertised(machine_host)
         request = RegisterBroker(
@@ -295,7 +295,7 @@ class Broker:
         )
         registered: BrokerRegistered = await self.client.register_broker(request, timeout_s=self.config.registration_timeout_ms / 1_000)
         self.node_id, self.node_epoch, self.cluster_id = registered.node_id, registered.node_epoch, registered.cluster_id
-        return WalIdentity(self.node_id, self.node_epoch)
+        return BrokerIncarnation(self.node_id, self.node_epoch)
 
     def _start_groups(self) -> None:
         limits = GroupLimits(

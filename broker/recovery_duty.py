@@ -19,7 +19,7 @@ from controller.metadata.delta import MetadataDelta
 from controller.metadata.image import MetadataImage
 from controller.metadata.wal_losses import acceptance_key
 from stream.errors import WalDamaged
-from stream.ports import WalIdentity
+from stream.ports import BrokerIncarnation
 
 log = structlog.get_logger()
 
@@ -41,19 +41,19 @@ class RecoveryDuty:
 
     def __init__(
         self,
-        me: WalIdentity,
+        me: BrokerIncarnation,
         image: Callable[[], MetadataImage],
-        recover: Callable[[WalIdentity, WalSequence], Awaitable[object]],
+        recover: Callable[[BrokerIncarnation, WalSequence], Awaitable[object]],
         rng: Random,
     ) -> None:
         self._me = me
         self._image = image
         self._recover = recover
         self._rng = rng
-        self._running: dict[WalIdentity, asyncio.Task[None]] = {}
-        self._accepted: dict[WalIdentity, asyncio.Event] = {}
+        self._running: dict[BrokerIncarnation, asyncio.Task[None]] = {}
+        self._accepted: dict[BrokerIncarnation, asyncio.Event] = {}
         """Set when the losses that are accepted may have changed."""
-        self.damaged: dict[WalIdentity, WalDamaged] = {}
+        self.damaged: dict[BrokerIncarnation, WalDamaged] = {}
         """WALs that this broker cannot recover completely, and why."""
 
     def on_batch(self, delta: MetadataDelta, image: MetadataImage) -> None:
@@ -72,12 +72,12 @@ class RecoveryDuty:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
 
-    def _start_slot(self, writer: WalIdentity) -> WalSequence | None:
+    def _start_slot(self, writer: BrokerIncarnation) -> WalSequence | None:
         """Where to begin, if it is (still) our duty."""
         wal = self._image().nodes.wal(writer)
         return wal.committed if wal is not None and not wal.ended and wal.recoverer == self._me else None
 
-    async def _run(self, writer: WalIdentity) -> None:
+    async def _run(self, writer: BrokerIncarnation) -> None:
         delay_s = RETRY_FIRST_S
         damaged_count = 0
         try:
@@ -102,7 +102,7 @@ class RecoveryDuty:
             self._running.pop(writer, None)
             self.damaged.pop(writer, None)
 
-    async def _wait_for_operator(self, writer: WalIdentity, start: WalSequence, error: WalDamaged) -> None:
+    async def _wait_for_operator(self, writer: BrokerIncarnation, start: WalSequence, error: WalDamaged) -> None:
         """Log what is lost, and return when another look may show something else."""
         log.error(
             "wal_slots_lost",

@@ -19,7 +19,7 @@ import structlog
 
 from base.clock import WallClock
 from base.collector import tune_collector
-from base.health import ServeHealth, tell_nobody
+from base.health import ServeHealth, no_health_endpoint
 from base.ids import Millis
 from base.stacks import tell_on_quit
 from controller.api.errors import NotLeader, QuorumClosed
@@ -30,7 +30,7 @@ from controller.backup.snapshots import (
     copy_image,
 )
 from controller.config import ControllerConfig
-from controller.leader.active_controller import Reign
+from controller.leader.active_controller import ActiveController
 from controller.leader.dispatch import REQUESTS
 from controller.leader.move_traces import Moved
 from controller.leader.quorum_changes import QuorumChanges
@@ -82,7 +82,7 @@ class ControllerServer:
         self.quorum: RaftQuorum | None = None
         self._transport: PeerTransport | None = None
         self._service: ControllerService | None = None
-        self._reign: Reign | None = None
+        self._reign: ActiveController | None = None
         self._standby: Standby | None = None
         self._tasks: list[asyncio.Task[None]] = []
         self.port = 0
@@ -132,7 +132,7 @@ class ControllerServer:
         return MetadataImage() if self._standby is None else self._standby.image
 
     @property
-    def reign(self) -> Reign | None:
+    def reign(self) -> ActiveController | None:
         """While this controller leads."""
         return self._reign
 
@@ -282,7 +282,7 @@ class ControllerServer:
             if not quorum.leadership.active:
                 await quorum.wait_changed()
                 continue
-            self._reign = reign = Reign(
+            self._reign = reign = ActiveController(
                 self._config,
                 quorum,
                 standby.hand_over(),
@@ -299,7 +299,7 @@ class ControllerServer:
             self._reign = None
             await standby.rebuild()
 
-    async def _rule(self, quorum: RaftQuorum, reign: Reign, service: ControllerService) -> None:
+    async def _rule(self, quorum: RaftQuorum, reign: ActiveController, service: ControllerService) -> None:
         """One reign to its end."""
         over = quorum.end_of(reign.epoch)
         _log.info("leadership_gained", epoch=reign.epoch, offset=quorum.committed_offset)
@@ -361,7 +361,7 @@ async def _tell_of_removal(quorum: RaftQuorum) -> None:
 async def run_controller(
     config: ControllerConfig,
     store: ObjectStore,
-    serve_health: ServeHealth = tell_nobody,
+    serve_health: ServeHealth = no_health_endpoint,
     requests: StoreMeter | None = None,
     moved: Moved | None = None,
 ) -> int:
@@ -411,7 +411,7 @@ class ControllerHealth:
         return self.not_started() or self.not_alive() or self.server.why_not_following()
 
 
-def run(config: ControllerConfig, store_url: str, serve_health: ServeHealth = tell_nobody, moved: Moved | None = None) -> int:
+def run(config: ControllerConfig, store_url: str, serve_health: ServeHealth = no_health_endpoint, moved: Moved | None = None) -> int:
     """Process entry: returns the exit status. Logs go to stderr."""
     import uvloop
 

@@ -10,7 +10,7 @@ from base.ids import NodeId
 from controller.api.load_messages import BrokerLoad, Load, StoreRequests
 from controller.metadata.image import MetadataImage
 from controller.metadata.streams import StreamState
-from stream.ports import ObjectRole, WalIdentity
+from stream.ports import BrokerIncarnation, ObjectRole
 
 
 @dataclass(frozen=True, slots=True)
@@ -104,7 +104,7 @@ def view_cluster(image: MetadataImage, controller: str, loads: Mapping[NodeId, B
     """loads: what the controller knows of the brokers' loads; those that it does not name have none."""
     nodes: list[NodeView] = []
     for node in sorted(image.nodes, key=lambda node: node.node_id):
-        identity = WalIdentity(node.node_id, node.node_epoch)
+        identity = BrokerIncarnation(node.node_id, node.node_epoch)
         carries = loads.get(node.node_id) or BrokerLoad(node_id=node.node_id, load=Load(0, 0, 0), leaders=0)
         nodes.append(
             NodeView(

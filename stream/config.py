@@ -1,7 +1,8 @@
 """Settings of the stream layer of one broker: every limit with its unit, its default, and what turning it costs.
 
-Invariant: a `StreamConfig` that exists is consistent (checked once, here). Must not read files or the environment: `deploy.node.config`
-does. Source: defaults of AutoMQ's `ObjectWALConfig` and `Config`, adapted to conditional PUTs.
+Invariant: a `StreamConfig` that exists is consistent (checked once, here).
+Must not read files or the environment: `deploy.node.config` does.
+Source: defaults of AutoMQ's `ObjectWALConfig` and `Config`, adapted to conditional PUTs.
 """
 
 from collections.abc import Mapping

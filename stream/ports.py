@@ -116,7 +116,7 @@ class CommitObjects:
     wal_committed: WalSequence | None = None
 
 
-class WalIdentity(NamedTuple):
+class BrokerIncarnation(NamedTuple):
     """One start of one broker, as the writer of its WAL. A key of many tables: hashed and compared without Python code."""
 
     node_id: NodeId
@@ -160,7 +160,7 @@ class StreamMetadata(Protocol):
 
     def committed_end(self, stream_id: StreamId) -> Offset: ...
 
-    def streams_owned_by(self, owner: WalIdentity) -> dict[StreamId, Offset]:
+    def streams_owned_by(self, owner: BrokerIncarnation) -> dict[StreamId, Offset]:
         """Open streams whose current owner this writer is, with max(committed end, start): what recovery of its WAL has to look for."""
         ...
 
@@ -168,12 +168,12 @@ class StreamMetadata(Protocol):
         """By stream the data stream of the same partition."""
         ...
 
-    def accepted_losses(self, writer: WalIdentity) -> Collection[WalSequence]:
+    def accepted_losses(self, writer: BrokerIncarnation) -> Collection[WalSequence]:
         """Slots of this WAL whose loss an operator has accepted."""
         ...
 
     async def commit_recovered(
-        self, failed: WalIdentity, objects: Sequence[NewObject], *, done: bool, end: WalSequence, held: Sequence[StreamId] = ()
+        self, failed: BrokerIncarnation, objects: Sequence[NewObject], *, done: bool, end: WalSequence, held: Sequence[StreamId] = ()
     ) -> None:
         """Commit in place what a dead writer's WAL held; `done` closes its streams, ends its WAL at `end` and elects new leaders.
 

@@ -24,12 +24,12 @@ from base.ids import (
 from objectstore.errors import ObjectNotFound
 from objectstore.ports import ObjectStore
 from stream.cache.block_cache import BlockCache
-from stream.cache.log_cache import AppendEntry, CacheBlock, LogCache
+from stream.cache.log_cache import AppendEntry, CacheSegment, LogCache
 from stream.config import StreamConfig
 from stream.errors import NotContiguous, StreamError, StreamFenced, StreamNotClosed, StreamNotOpened, WalClosed, WalFenced, WalFull
 from stream.format.decoder import ObjectIndex
 from stream.format.keys import wal_key
-from stream.ports import OpenStream, StreamMetadata, WalIdentity
+from stream.ports import BrokerIncarnation, OpenStream, StreamMetadata
 from stream.read.damage import DamageLog
 from stream.read.object_reader import ObjectReader
 from stream.read.stream_reader import StreamReader
@@ -37,7 +37,7 @@ from stream.stream import StreamHandle
 from stream.upload.closing import Closer, ClosingTimes
 from stream.upload.commits import CommitLane
 from stream.upload.uploader import UploadCounts, Uploader
-from stream.wal.append import AppendDone, AppendGroup
+from stream.wal.append import AppendDone, WalAppend
 from stream.wal.slots import SlotTable
 from stream.wal.tracing import Tracing
 from stream.wal.wal import DurableBulk, Wal
@@ -54,7 +54,7 @@ class Storage:
         self,
         store: ObjectStore,
         metadata: StreamMetadata,
-        identity: WalIdentity,
+        identity: BrokerIncarnation,
         config: StreamConfig,
         *,
         now_ms: WallClock,
@@ -423,7 +423,7 @@ class Storage:
         else:
             self._age_timer = self._loop.call_at(active.opened_at + self._config.block_age_max_ms / 1000, self._on_age_timer)
 
-    def _on_block_committed(self, block: CacheBlock) -> list[str]:
+    def _on_block_committed(self, block: CacheSegment) -> list[str]:
         for stream_id, run in block.runs.items():
             handle = self._handles.get(stream_id)
             if handle is not None:
@@ -449,7 +449,7 @@ class Storage:
             del self._handles[handle.stream_id]
         self._wake_room_waiters()
 
-    def _on_wal_failed(self, failure: StreamError, groups: list[AppendGroup]) -> None:
+    def _on_wal_failed(self, failure: StreamError, groups: list[WalAppend]) -> None:
         held = [group for bulk in self._held for group in bulk.groups]
         self._held.clear()
         self._held_bytes = 0

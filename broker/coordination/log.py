@@ -1,8 +1,8 @@
 """An internal compacted topic as its coordinator sees it: led partition by partition, appended to like any other, read once when it opens,
 and trimmed when what lies before an offset counts no more.
 
-Appends take the same way as a client's produce (`AppendGroup`): same checks, same bulk, durable in the order of the calls. Reading gives
-batch by batch what is durable, with what a transaction of a producer has to do with it: `__consumer_offsets` holds such batches.
+Appends take the same way as a client's produce (`PartitionAppend`): same checks, same bulk, durable in the order of the calls. Reading
+gives batch by batch what is durable, with what a transaction of a producer has to do with it: `__consumer_offsets` holds such batches.
 Must not: cache anything, or know what records mean.
 Source: Kafka's CoordinatorRuntime, PartitionWriter.
 """
@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from typing import Final, NamedTuple, Protocol, TypeAlias
 
 from base.ids import Offset
-from broker.partition.append import AppendGroup
+from broker.partition.append import PartitionAppend
 from broker.partition.local_broker import LocalBroker
 from broker.partition.log import check_advanced
 from broker.partition.partition import Partition
@@ -22,7 +22,7 @@ from stream.batch.header import CONTROL_MASK, TRANSACTIONAL_MASK, BatchHeader, i
 from stream.batch.records import Record, decode_records, encode_batch
 
 READ_BYTES: Final = 1 << 20
-"""One read while loading: about 10,000 records. `Coordinated.read` gives others a turn in between."""
+"""One read while loading: about 10,000 records. `CoordinatorShards.read` gives others a turn in between."""
 
 KeyValue: TypeAlias = tuple[bytes, bytes | None]
 Done: TypeAlias = Callable[[ErrorCode], None]
@@ -157,7 +157,7 @@ class TopicLog:
         def settled() -> None:
             done(_for_clients(group.outcomes[0].code))
 
-        group = AppendGroup(settled, from_coordinator=producer is not None)
+        group = PartitionAppend(settled, from_coordinator=producer is not None)
         group.run(self._node.storage, [(led, memoryview(batch))], now_ms)
 
     async def read(self, partition: int) -> AsyncIterator[LogBatch]:

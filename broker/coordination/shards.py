@@ -42,7 +42,7 @@ LOAD_SLICE_COUNT: Final = 200
 State = TypeVar("State")
 
 
-class Coordinated(Generic[State]):
+class CoordinatorShards(Generic[State]):
     """`load` makes the state of a partition from what `read` gives; `unload` gets one that is gone; `live` gives its keys."""
 
     def __init__(

@@ -24,7 +24,7 @@ from broker.coordination.log import (
     KeyValue,
     TransactionalProducer,
 )
-from broker.coordination.shards import LOAD_SLICE_COUNT, Coordinated
+from broker.coordination.shards import LOAD_SLICE_COUNT, CoordinatorShards
 from broker.groups.classic import ClassicGroup
 from broker.groups.model import (
     CompleteJoin,
@@ -93,7 +93,7 @@ class GroupCoordinator:
         self._limits = limits
         self._now_ms = now_ms
         self._new_member_id = new_member_id
-        self._led: Coordinated[OffsetsPartition] = Coordinated(offsets_log, self._load, self._unload, LiveGroups, compaction)
+        self._led: CoordinatorShards[OffsetsPartition] = CoordinatorShards(offsets_log, self._load, self._unload, LiveGroups, compaction)
         self._markers_while_loading: dict[int, list[tuple[int, bool]]] = {}
         """By partition: transactions that ended behind what the load reads."""
         self._joins: dict[Token, asyncio.Future[JoinResult]] = {}

@@ -5,9 +5,9 @@ committed records, who is told of every aborted transaction in what it gets; wit
 of range only by a broker that leads alone, because the client then begins somewhere else (`broker.handlers.lease`); an answer comes as soon
 as min_bytes are there or any partition has an error, else at max_wait, never in between; a damaged object fails only fetches of its
 partitions that begin there, what is intact before it is given; the first partition that has anything gives at least one whole batch
-(KIP-74), everything else stays within the limits. Nobody polls: parked fetches are woken by high watermarks. Limits: `fetch.max.bytes` for
-one answer, `PartitionManager.cold_reads` for cold bytes of all connections. Must not: keep anything of a client between requests. Fetch
-sessions (KIP-227) are refused with id 0, which every client accepts.
+(KIP-74), everything else stays within the limits. Nobody polls: parked fetches are woken by high watermarks.
+Limits: `fetch.max.bytes` for one answer, `PartitionManager.cold_reads` for cold bytes of all connections.
+Must not: keep anything of a client between requests. Fetch sessions (KIP-227) are refused with id 0, which every client accepts.
 
 Source: Kafka `KafkaApis.handleFetchRequest`, `ReplicaManager.readFromLog`, `DelayedFetch`.
 """

@@ -3,10 +3,10 @@
 Invariants: a topic without error has all its partitions; a partition whose leader is not alive says LEADER_NOT_AVAILABLE and names nobody
 (one that moves, or whose leader is dead, names the next leader if that is known, `broker.partition.leaders`); without a session this broker
 does not name itself (`broker.handlers.lease`); leaders, replicas and controller are ids that `brokers` lists (replicas that are away stand
-in `offline_replicas`). Must not: block answers about existing topics on the controller: only creating topics waits for it; nor hold up the
-event loop: what a partition's record was encoded to is kept until the record or a broker's state changes. Before, three clients that looked
-for leaders again and again in a cluster of 10,000 partitions (0.1 s an answer) kept brokers from their heartbeats, and these were fenced
-one by one.
+in `offline_replicas`).
+Must not: block answers about existing topics on the controller: only creating topics waits for it; nor hold up the event loop: what a
+partition's record was encoded to is kept until the record or a broker's state changes. Before, three clients that looked for leaders again
+and again in a cluster of 10,000 partitions (0.1 s an answer) kept brokers from their heartbeats, and these were fenced one by one.
 
 Source: Kafka's KafkaApis.handleTopicMetadataRequest, DefaultAutoTopicCreationManager, KIP-516 (topic ids).
 """
@@ -38,7 +38,7 @@ from broker.wire.metadata import EncodedMetadata, EncodedTopic, encode_metadata,
 from controller.api import messages
 from controller.api.errors import ControllerError
 from controller.metadata.image import MetadataImage
-from controller.metadata.topics import PartitionState, TopicState
+from controller.metadata.topics import PartitionMetadata, TopicState
 
 TOPIC_OPERATIONS: Final = sum(1 << operation for operation in (3, 4, 5, 6, 7, 8, 10, 11))
 CLUSTER_OPERATIONS: Final = sum(1 << operation for operation in (5, 7, 8, 9, 10, 11, 12))
@@ -61,7 +61,7 @@ class PartitionCache:
         self.kept_count = 0
         self._nodes: tuple[NodeId | None, list[tuple[NodeId, NodeEpoch, bool, bool]]] = (None, [])
         """What an answer depends on besides the record: who is not to be named, who is alive, and who would be the next leader."""
-        self._encoded: dict[tuple[UUID, int], tuple[list[PartitionState | None], list[bytes]]] = {}
+        self._encoded: dict[tuple[UUID, int], tuple[list[PartitionMetadata | None], list[bytes]]] = {}
 
     def partitions(self, image: MetadataImage, topic: TopicState, version: int, unnamed: NodeId | None = None) -> Sequence[bytes]:
         """Valid until the next call. unnamed: a broker that may lead no more. 0.4 ms for 10,000 partitions that have not changed, 5 us for
@@ -180,7 +180,7 @@ class _Answer:
         return framing.encode_response_frame(apis.METADATA, ctx.api_version, ctx.correlation_id, encode_metadata, message)
 
 
-def _partition(image: MetadataImage, partition: PartitionState, live: set[NodeId], unnamed: NodeId | None) -> MetadataResponsePartition:
+def _partition(image: MetadataImage, partition: PartitionMetadata, live: set[NodeId], unnamed: NodeId | None) -> MetadataResponsePartition:
     leader = announced_leader(image, partition)
     if leader is not None and leader.node_id == unnamed:
         leader = None

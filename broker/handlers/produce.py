@@ -6,10 +6,11 @@ behind a part that was refused is refused, too, until that comes again; acks 1 m
 offer); nothing is acknowledged that is not durable; internal topics take no records of clients, whatever their client id; without a live
 session nothing is appended, and the connection is closed: our metadata are old then, and librdkafka, told NOT_LEADER, would ask nobody but
 us for newer ones, for ever. A batch is called out of order only by a broker that leads alone (`broker.handlers.lease`), because clients do
-not repeat it then. Limits: a part waits for its partition at most the request's timeout, and 30 s; 0.5 s before the election is held,
-because answers of one connection keep their order and a source that hangs, or a long recovery, must not hold up the rest. How long
-durability may take is bounded by the WAL, which fails everything that is pending at its own deadline. Must not: look into batches
-(`broker.partition` does).
+not repeat it then.
+Limits: a part waits for its partition at most the request's timeout, and 30 s; 0.5 s before the election is held, because answers of one
+connection keep their order and a source that hangs, or a long recovery, must not hold up the rest. How long durability may take is bounded
+by the WAL, which fails everything that is pending at its own deadline.
+Must not: look into batches (`broker.partition` does).
 
 Source: Kafka `KafkaApis.handleProduceRequest`, `ReplicaManager.appendRecords`; KIP-951.
 """
@@ -25,7 +26,7 @@ from broker.handlers.leader_hints import LeaderHints
 from broker.handlers.node import Node
 from broker.network.request import RequestContext, Respond
 from broker.network.server import CannotAnswer
-from broker.partition.append import AppendGroup
+from broker.partition.append import PartitionAppend
 from broker.partition.partition import Partition
 from broker.wire.leader_hint import NodeEndpoint
 from broker.wire.produce import ProducePartitionResult, ProduceRequest, decode_produce_request, encode_produce_response
@@ -58,7 +59,7 @@ class _ProduceCall:
         self._request = request
         self._respond = respond
         self._results: list[tuple[str, list[ProducePartitionResult]]] = []
-        self._groups: list[tuple[AppendGroup, list[ProducePartitionResult]]] = []
+        self._groups: list[tuple[PartitionAppend, list[ProducePartitionResult]]] = []
         self._pending_count = 1
         tracing = node.storage.tracing
         self._trace = None if tracing is None else tracing.begin(ctx.received_at, ctx.client_id or "")
@@ -104,7 +105,7 @@ class _ProduceCall:
             times.end(number, loop_time(), counts=group.outcomes[0].code is ErrorCode.NONE)
             self._settle_one()
 
-        group = AppendGroup(settled, self._node.partitions.refused, leads_alone=self._node.leads_alone, trace=self._trace)
+        group = PartitionAppend(settled, self._node.partitions.refused, leads_alone=self._node.leads_alone, trace=self._trace)
         self._groups.append((group, targets))
         self._pending_count += 1
         group.run(self._node.storage, parts, self._node.now_ms())

@@ -27,7 +27,7 @@ from controller.api.messages import (
     PartitionTarget,
 )
 from controller.metadata.records import MetadataOffset
-from controller.metadata.topics import PartitionState, TopicState, is_moving, is_reassigning
+from controller.metadata.topics import PartitionMetadata, TopicState, is_moving, is_reassigning
 
 _TIMEOUT_MS_MIN: Final = 1_000
 _TIMEOUT_MS_MAX: Final = 60_000
@@ -102,7 +102,7 @@ def handle_list_partition_reassignments(node: Node, ctx: RequestContext) -> Resp
     return encode_response(ctx, answer)
 
 
-def _ongoing(topic: TopicState, partitions: Iterable[PartitionState]) -> listing.OngoingTopicReassignment:
+def _ongoing(topic: TopicState, partitions: Iterable[PartitionMetadata]) -> listing.OngoingTopicReassignment:
     ongoing: list[listing.OngoingPartitionReassignment] = []
     for partition in partitions:
         if is_reassigning(partition):

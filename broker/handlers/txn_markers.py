@@ -19,7 +19,7 @@ from broker.errors import ErrorCode
 from broker.handlers.dispatch import encode_response
 from broker.handlers.node import Node
 from broker.network.request import RequestContext, Response
-from broker.partition.append import AppendGroup
+from broker.partition.append import PartitionAppend
 from broker.partition.partition import Partition
 from broker.wire import framing
 from broker.wire.gen.write_txn_markers import (
@@ -70,7 +70,7 @@ def start_marker(node: Node, marker: Marker, wanted: Iterable[TopicPartition]) -
         if not done.done():
             done.set_result(codes)
 
-    group = AppendGroup(settled)
+    group = PartitionAppend(settled)
     group.run(node.storage, parts, node.now_ms())
     return done
 

@@ -72,7 +72,7 @@ class _Planned:
         self.outcome = outcome
 
 
-class AppendGroup:
+class PartitionAppend:
     """One group on its way. `outcomes` has one entry for each part, in order; `settled` is called once, when all of them are final."""
 
     __slots__ = ("_from_coordinator", "_leads_alone", "_pending_count", "_planned", "_refused", "_settled", "_trace", "outcomes")

@@ -13,7 +13,7 @@ from typing import NamedTuple
 
 from base.ids import NodeId, StreamEpoch
 from controller.metadata.image import MetadataImage
-from controller.metadata.topics import NO_LEADER, PartitionState, is_moving, leader_of
+from controller.metadata.topics import NO_LEADER, PartitionMetadata, is_moving, leader_of
 
 
 class AnnouncedLeader(NamedTuple):
@@ -21,7 +21,7 @@ class AnnouncedLeader(NamedTuple):
     leader_epoch: StreamEpoch
 
 
-def announced_leader(image: MetadataImage, partition: PartitionState) -> AnnouncedLeader | None:
+def announced_leader(image: MetadataImage, partition: PartitionMetadata) -> AnnouncedLeader | None:
     """None: nobody leads it, and who will is not known yet."""
     if not is_moving(partition) and image.nodes.is_alive(leader_of(partition)):
         return AnnouncedLeader(partition.leader, partition.leader_epoch)
@@ -29,14 +29,14 @@ def announced_leader(image: MetadataImage, partition: PartitionState) -> Announc
     return None if heir is None else AnnouncedLeader(heir, StreamEpoch(partition.leader_epoch + 1))
 
 
-def is_heir(image: MetadataImage, partition: PartitionState, node_id: NodeId) -> bool:
+def is_heir(image: MetadataImage, partition: PartitionMetadata, node_id: NodeId) -> bool:
     """The next election will make this broker the leader, as far as is known: it holds a place for what comes early."""
     if not is_moving(partition) and image.nodes.is_alive(leader_of(partition)):
         return False
     return _heir(image, partition) == node_id
 
 
-def _heir(image: MetadataImage, partition: PartitionState) -> NodeId | None:
+def _heir(image: MetadataImage, partition: PartitionMetadata) -> NodeId | None:
     candidates: Iterable[NodeId] = partition.replicas
     if partition.target_replicas is not None and partition.move is not None:
         candidates = (partition.move.target, *partition.target_replicas)

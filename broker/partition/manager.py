@@ -26,8 +26,8 @@ from broker.partition.counts import OperationCounts, PlaceStates, Traffic
 from broker.partition.leaders import is_heir
 from broker.partition.load_meter import AppendTimes
 from broker.partition.log import LogConfig
-from broker.partition.move_notice import Notice, NoticeConfig
-from broker.partition.opener import Held, Lifecycle, Steps
+from broker.partition.move_notice import MoveNotice, MoveNoticeConfig
+from broker.partition.opener import Held, PartitionOpener, Steps
 from broker.partition.partition import Partition
 from broker.partition.refused import RefusedBatches
 from broker.partition.validation import TopicRules
@@ -40,7 +40,7 @@ from controller.metadata.image import MetadataImage
 from controller.metadata.records import PartitionRecord
 from controller.metadata.topics import PartitionKey, is_moving
 from stream.errors import StreamError
-from stream.ports import WalIdentity
+from stream.ports import BrokerIncarnation
 from stream.storage import Storage
 
 _log = structlog.get_logger()
@@ -79,7 +79,7 @@ class _Place:
         self.failing_since = 0.0
         self.error: Exception | None = None
         """Of the first and of the last of them."""
-        self.notice: Notice | None = None
+        self.notice: MoveNotice | None = None
         self.waiting: list[Opened] = []
 
     @property
@@ -95,14 +95,14 @@ class _Place:
 class PartitionManager:
     def __init__(
         self,
-        me: WalIdentity,
+        me: BrokerIncarnation,
         storage: Storage,
         image: Callable[[], MetadataImage],
         subscribe: Subscribe,
         now_ms: WallClock,
         *,
         config: LogConfig | None = None,
-        notice: NoticeConfig | None = None,
+        notice: MoveNoticeConfig | None = None,
         report: Callable[[list[MoveTiming]], None] | None = None,
     ) -> None:
         """report: told what the steps of moves took, at most `BATCH_COUNT_MAX` at a time; must not block or raise."""
@@ -111,7 +111,7 @@ class PartitionManager:
         self._image = image
         self._subscribe = subscribe
         self._now_ms = now_ms
-        self._life = Lifecycle(storage, now_ms, config or LogConfig())
+        self._life = PartitionOpener(storage, now_ms, config or LogConfig())
         self._places: dict[PartitionKey, _Place] = {}
         self._served: dict[tuple[str, int], Partition] = {}
         self._listeners: list[LeaderChangeListener] = []
@@ -122,8 +122,8 @@ class PartitionManager:
         self._tasks: set[asyncio.Task[None]] = set()
         self._retries: dict[float, set[PartitionKey]] = {}
         self._timers: dict[float, asyncio.TimerHandle] = {}
-        self._notice_config = notice or NoticeConfig()
-        self._notices: set[Notice] = set()
+        self._notice_config = notice or MoveNoticeConfig()
+        self._notices: set[MoveNotice] = set()
         self._report = report or _unreported
         self.opens = OperationCounts()
         self.closes = OperationCounts()
@@ -364,7 +364,7 @@ class PartitionManager:
             self._notices.discard(notice)
             self._reconcile([place.key for place in places])
 
-        notice = Notice([place.held.partition for place in places if place.held and place.held.partition], self._notice_config, over)
+        notice = MoveNotice([place.held.partition for place in places if place.held and place.held.partition], self._notice_config, over)
         self._notices.add(notice)
         for place in places:
             place.notice = notice
@@ -529,7 +529,7 @@ class PartitionManager:
         task.add_done_callback(self._tasks.discard)
 
     async def trim(self, partition: Partition, start_offset: Offset) -> None:
-        """See `Lifecycle.trim`."""
+        """See `PartitionOpener.trim`."""
         await self._life.trim(partition, start_offset)
 
     async def _keep_checkpoints(self) -> None:

@@ -16,19 +16,19 @@ from broker.partition.partition import Partition
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class NoticeConfig:
+class MoveNoticeConfig:
     longest_ms: int = 100
     """Longest time that a move waits for an answer that can tell. 0: nobody is told."""
     grace_ms: int = 20
     """For requests that were on their way when their client heard of the move. Longer than a round trip inside a region."""
 
 
-class Notice:
+class MoveNotice:
     """One for all partitions that were seen to move in one go: they are closed together."""
 
     __slots__ = ("_grace_s", "_over", "_timer", "_untold", "is_over")
 
-    def __init__(self, partitions: Iterable[Partition], config: NoticeConfig, over: Callable[[], None]) -> None:
+    def __init__(self, partitions: Iterable[Partition], config: MoveNoticeConfig, over: Callable[[], None]) -> None:
         self.is_over = False
         self._over = over
         self._grace_s = config.grace_ms / 1000

@@ -53,7 +53,7 @@ class Held:
         return self.meta, self.data, self.txn
 
 
-class Lifecycle:
+class PartitionOpener:
     def __init__(self, storage: Storage, now_ms: WallClock, config: LogConfig) -> None:
         self._storage = storage
         self._now_ms = now_ms

@@ -21,7 +21,7 @@ import structlog
 from broker.coordination.compaction import CompactionLimits, Live
 from broker.coordination.connection_order import ConnectionOrder
 from broker.coordination.log import CoordinatorLog
-from broker.coordination.shards import Coordinated
+from broker.coordination.shards import CoordinatorShards
 from broker.transactions.machine import Transaction, new_transaction
 from broker.transactions.markers import MarkerSender
 from broker.transactions.model import (
@@ -82,7 +82,9 @@ class TransactionCoordinator:
         self._now_ms = now_ms
         self._allocate_producer_id = allocate_producer_id
         self._tick_interval_s = tick_interval_ms / 1_000
-        self._led: Coordinated[_Partition] = Coordinated(transactions_log, self._load, self._unload, _LiveTransactions, compaction)
+        self._led: CoordinatorShards[_Partition] = CoordinatorShards(
+            transactions_log, self._load, self._unload, _LiveTransactions, compaction
+        )
         self._timer: asyncio.TimerHandle | None = None
         self._requests = ConnectionOrder()
 

@@ -35,7 +35,7 @@ from controller.metadata.codec import decode_record
 from controller.metadata.delta import MetadataDelta
 from controller.metadata.image import MetadataImage
 from controller.metadata.records import ControllerEpoch, MetadataOffset
-from stream.ports import WalIdentity
+from stream.ports import BrokerIncarnation
 
 _log = structlog.get_logger()
 _encode = msgspec.msgpack.Encoder().encode
@@ -77,7 +77,7 @@ class MetadataFollower:
     def __init__(
         self,
         client: ControllerClient,
-        node: WalIdentity | None = None,
+        node: BrokerIncarnation | None = None,
         *,
         heartbeat_interval_s: float = HEARTBEAT_INTERVAL_S,
         now: MonotonicClock | None = None,

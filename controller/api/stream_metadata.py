@@ -28,6 +28,7 @@ from controller.metadata.streams import StreamState
 from controller.metadata.wal_losses import accepted_losses, data_streams_of
 from stream.errors import NotContiguous, ObjectNotPrepared, StreamError, StreamFenced, StreamNotClosed, StreamNotOpened, WalFenced
 from stream.ports import (
+    BrokerIncarnation,
     CommitObjects,
     NewObject,
     ObjectRange,
@@ -35,7 +36,6 @@ from stream.ports import (
     OpenStream,
     PreparedObject,
     StreamRange,
-    WalIdentity,
 )
 
 OPENS_PER_REQUEST = 2_000
@@ -51,7 +51,7 @@ class ControllerStreamMetadata:
     """The controller as one incarnation of a broker sees it. The client has to be bound to the follower (`client.bind`)."""
 
     def __init__(
-        self, client: ControllerClient, follower: MetadataFollower, node: WalIdentity, *, timeout_s: float = DEFAULT_TIMEOUT_S
+        self, client: ControllerClient, follower: MetadataFollower, node: BrokerIncarnation, *, timeout_s: float = DEFAULT_TIMEOUT_S
     ) -> None:
         self._client = client
         self._follower = follower
@@ -141,7 +141,7 @@ class ControllerStreamMetadata:
         state = self._follower.image.streams.get(stream_id)
         return Offset(0) if state is None else state.end_offset
 
-    def streams_owned_by(self, owner: WalIdentity) -> dict[StreamId, Offset]:
+    def streams_owned_by(self, owner: BrokerIncarnation) -> dict[StreamId, Offset]:
         """See StreamMetadata.streams_owned_by."""
         streams = self._follower.image.streams
         states = (streams.known(stream_id) for stream_id in sorted(streams.opened_by(owner)))
@@ -151,12 +151,12 @@ class ControllerStreamMetadata:
         """See StreamMetadata.data_streams_of. A stream whose partition does not exist (any more) stands for itself."""
         return data_streams_of(self._follower.image, stream_ids)
 
-    def accepted_losses(self, writer: WalIdentity) -> Collection[WalSequence]:
+    def accepted_losses(self, writer: BrokerIncarnation) -> Collection[WalSequence]:
         """See StreamMetadata.accepted_losses."""
         return accepted_losses(self._follower.image, writer)
 
     async def commit_recovered(
-        self, failed: WalIdentity, objects: Sequence[NewObject], *, done: bool, end: WalSequence, held: Sequence[StreamId] = ()
+        self, failed: BrokerIncarnation, objects: Sequence[NewObject], *, done: bool, end: WalSequence, held: Sequence[StreamId] = ()
     ) -> None:
         """See StreamMetadata.commit_recovered."""
         chunks = list(_recovery_chunks(objects)) or [[]]
@@ -206,7 +206,7 @@ class ControllerStreamMetadata:
         return self._follower.image
 
 
-def _is_ours(state: StreamState, node: WalIdentity) -> bool:
+def _is_ours(state: StreamState, node: BrokerIncarnation) -> bool:
     return state.opened and state.owner == node
 
 

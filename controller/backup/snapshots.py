@@ -61,7 +61,7 @@ class LoadedSnapshot:
 
 
 def copy_image(image: MetadataImage) -> tuple[ImageCopy, MetadataOffset]:
-    """For `Runtime.between`: a copy that may be encoded while the image moves on, and what it reaches up to."""
+    """For `Runtime.with_committed_image`: a copy that may be encoded while the image moves on, and what it reaches up to."""
     return ImageCopy.of(image), image.end_offset
 
 
@@ -219,7 +219,7 @@ class Snapshotter:
 
     async def take(self) -> MetadataOffset:
         """One snapshot now. -> its offset."""
-        copied, offset = await self._runtime.between(copy_image)
+        copied, offset = await self._runtime.with_committed_image(copy_image)
         size_bytes = self._runtime.counters.bytes
         async with asyncio.timeout(self._config.request_timeout_ms / 1_000):
             await self._backup.covered(offset)

@@ -30,7 +30,7 @@ from controller.metadata.image import MetadataImage
 from controller.metadata.topics import NO_LEADER
 from controller.writer.runtime import Runtime
 from controller.writer.sessions import Sessions
-from stream.ports import WalIdentity
+from stream.ports import BrokerIncarnation
 
 _log = structlog.get_logger()
 FRESH_MS: Final = 10_000
@@ -134,7 +134,7 @@ class Balancer:
                 live = self.live()
                 if node is None or node.fenced or node_id in live or _is_giving_up(image, node_id):
                     return Result()
-                me = WalIdentity(node.node_id, node.node_epoch)
+                me = BrokerIncarnation(node.node_id, node.node_epoch)
                 timeout_ms = self._config.move_timeout_ms
                 return Result(relieve(image, me, now_ms, live=live, timeout_ms=timeout_ms, partitions_max=RELIEVED_COUNT))
 
@@ -143,7 +143,7 @@ class Balancer:
     async def _look(self, *, cooldown_ms: int, topics: tuple[str, ...] = ()) -> BalanceView:
         alive = self._sessions.alive()
         conditions = Conditions(alive, self._slow.excluded(alive), self._now_ms(), self._wall_ms(), cooldown_ms, topics)
-        return await self._runtime.between(lambda image: view(image, self._book, conditions))
+        return await self._runtime.with_committed_image(lambda image: view(image, self._book, conditions))
 
     def _tell_changes(self) -> None:
         """Log who was excluded and who was taken back."""

@@ -11,7 +11,7 @@ from controller.balance.loads import LoadBook
 from controller.balance.plan import BrokerSlot, PartitionSlot
 from controller.metadata.image import MetadataImage
 from controller.metadata.nodes import NodeState
-from controller.metadata.topics import PartitionKey, PartitionState, is_moving
+from controller.metadata.topics import PartitionKey, PartitionMetadata, is_moving
 
 NO_REPORT = "has not reported its load"
 
@@ -65,6 +65,6 @@ def _note(node: NodeState, book: LoadBook, conditions: Conditions) -> str:
     return NO_REPORT if book.report_of(node.node_id, conditions.now_ms) is None else ""
 
 
-def _is_cooling(record: PartitionState, conditions: Conditions) -> bool:
+def _is_cooling(record: PartitionMetadata, conditions: Conditions) -> bool:
     """It moved a short time ago, whoever wanted it; the time is in its record, so a new controller knows it as well."""
     return record.move is not None and 0 <= conditions.wall_ms - record.move.started_ms < conditions.cooldown_ms

@@ -44,7 +44,7 @@ from controller.metadata.streams import StreamState
 from controller.metadata.topics import NO_LEADER
 from controller.raft.messages import Base, Endpoint, Members
 from stream.format.keys import data_key
-from stream.ports import ObjectRole, StreamRange, WalIdentity
+from stream.ports import BrokerIncarnation, ObjectRole, StreamRange
 from stream.recovery.salvage import BadSlot
 
 IDS_SKIPPED = 1 << 32
@@ -69,7 +69,7 @@ class WalkedSlot:
 class WalkedWal:
     """The data slots of one WAL in [start, end). end: the first free slot, or its fence. bad: slots that are lost or damaged."""
 
-    writer: WalIdentity
+    writer: BrokerIncarnation
     start: WalSequence
     end: WalSequence
     slots: tuple[WalkedSlot, ...]
@@ -103,7 +103,7 @@ class Rebuilt:
 class _Piece:
     part: RangeEntry
     slot: WalkedSlot
-    writer: WalIdentity
+    writer: BrokerIncarnation
 
 
 def next_base(base: Base, end: int, voters: Sequence[int]) -> Base:
@@ -121,7 +121,7 @@ def orphans_of(image: MetadataImage, data_ids: Iterable[ObjectId]) -> list[Objec
     return [object_id for object_id in data_ids if first <= object_id < first + IDS_SKIPPED]
 
 
-def wals_to_walk(image: MetadataImage, listed: Iterable[WalIdentity]) -> list[tuple[WalIdentity, WalSequence]]:
+def wals_to_walk(image: MetadataImage, listed: Iterable[BrokerIncarnation]) -> list[tuple[BrokerIncarnation, WalSequence]]:
     """Every WAL that has not ended, with the slot to begin at; one that the image does not know begins at its first."""
     running = [(wal.writer, wal.committed) for wal in image.nodes.running_wals()]
     unknown = [(writer, _FIRST_SLOT) for writer in set(listed) if image.nodes.wal(writer) is None]
@@ -229,7 +229,7 @@ class _Checkpoints:
 
     def __init__(self, image: MetadataImage, wals: Sequence[WalkedWal], chains: Mapping[StreamId, Sequence[_Piece]]) -> None:
         self._bad = {wal.writer: [slot.sequence for slot in wal.bad] for wal in wals if wal.bad}
-        self._sound: set[tuple[UUID, int, WalIdentity]] = set()
+        self._sound: set[tuple[UUID, int, BrokerIncarnation]] = set()
         for stream in image.streams if self._bad else ():
             if stream.kind == "data":
                 self._sound |= {

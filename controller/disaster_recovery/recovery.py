@@ -52,14 +52,14 @@ from stream.format.keys import (
     parse_data_key,
     parse_wal_key,
 )
-from stream.ports import WalIdentity
+from stream.ports import BrokerIncarnation
 from stream.recovery.recoverer import WalWalk
 from stream.recovery.salvage import BadSlot
 
 QUIET_MS_MIN = 30_000
 """A cluster whose store was written to less than this ago may be alive: sessions of brokers and elections last a few seconds."""
 
-_RECOVERER = WalIdentity(NodeId(-1), NodeEpoch(-1))
+_RECOVERER = BrokerIncarnation(NodeId(-1), NodeEpoch(-1))
 """Stands in the fences: no broker put them."""
 
 _WALKS_MAX = 8
@@ -93,7 +93,7 @@ class _Found:
 class _Listed:
     """Objects in the store, by name only."""
 
-    wals: set[WalIdentity]
+    wals: set[BrokerIncarnation]
     wal_keys: set[str]
     data_ids: set[ObjectId]
     newest_ms: int
@@ -270,11 +270,11 @@ class Recovery:
             self._progress("listing the objects", count)
         return listed
 
-    async def _walk(self, wals: Collection[tuple[WalIdentity, WalSequence]], *, fence: bool) -> list[WalkedWal]:
+    async def _walk(self, wals: Collection[tuple[BrokerIncarnation, WalSequence]], *, fence: bool) -> list[WalkedWal]:
         turns = asyncio.Semaphore(_WALKS_MAX)
         slot_count = 0
 
-        async def walk(writer: WalIdentity, start: WalSequence) -> WalkedWal:
+        async def walk(writer: BrokerIncarnation, start: WalSequence) -> WalkedWal:
             nonlocal slot_count
             async with turns:
                 slots: list[WalkedSlot] = []

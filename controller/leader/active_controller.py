@@ -47,7 +47,7 @@ _CHECK_S = 1.0
 """How long a reign waits for the store to tell how far the backup reaches. A store that is away must not keep a quorum from going on."""
 
 
-class Reign:
+class ActiveController:
     """image: as of the quorum's committed end; it belongs to the writer from now on. fail: told what should end the process."""
 
     def __init__(

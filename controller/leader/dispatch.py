@@ -204,7 +204,7 @@ class Dispatch:
                     moved(topic.name, record, pair)
 
         if pairs:
-            await self._runtime.between(tell)
+            await self._runtime.with_committed_image(tell)
 
     async def _trace(self, request: m.TraceMove, timeout_s: float | None, size_bytes: int, request_id: str) -> m.Reply[Any]:
         del timeout_s, size_bytes, request_id

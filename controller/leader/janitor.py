@@ -29,7 +29,7 @@ from controller.writer.timeline import Timeline
 from objectstore.errors import ObjectStoreError
 from objectstore.ports import DELETE_BATCH_COUNT, ObjectStore
 from stream.format.keys import parse_wal_key, wal_prefix
-from stream.ports import WalIdentity
+from stream.ports import BrokerIncarnation
 
 _log = structlog.get_logger()
 WALS_PER_ROUND_MAX = 20
@@ -62,9 +62,9 @@ class Janitor:
         self._now = now
         self._holds = holds
         self._shown = shown
-        self._seen_ended: dict[WalIdentity, tuple[float, MetadataOffset]] = {}
+        self._seen_ended: dict[BrokerIncarnation, tuple[float, MetadataOffset]] = {}
         """When each was first seen, and where the log ended then."""
-        self._cleaned: set[WalIdentity] = set()
+        self._cleaned: set[BrokerIncarnation] = set()
 
     async def run(self) -> None:
         """Runs until it is cancelled or the runtime is over. A store that fails is tried again in the next round."""
@@ -89,7 +89,7 @@ class Janitor:
             states = deletable(image, lambda offset: self._timeline.age_s(offset, now), grace_ms, late_ms, DELETE_BATCH_COUNT)
             return [(state.object_id, state.key, state.since) for state in states], image.end_offset
 
-        objects, offset = await self._runtime.between(due)
+        objects, offset = await self._runtime.with_committed_image(due)
         for hold in self._holds if objects else ():
             keep_from = await hold()
             objects = [found for found in objects if keep_from is None or found[2] < keep_from]
@@ -105,14 +105,14 @@ class Janitor:
     async def clean_ended_wals(self) -> int:
         """Delete leftovers of WALs that ended at least a read grace ago (or before this process began). -> objects deleted."""
 
-        def ended(image: MetadataImage) -> tuple[list[tuple[WalIdentity, WalSequence]], MetadataOffset]:
+        def ended(image: MetadataImage) -> tuple[list[tuple[BrokerIncarnation, WalSequence]], MetadataOffset]:
             wals = [(wal.writer, wal.end) for wal in image.nodes.wals() if wal.end is not None and wal.writer not in self._cleaned]
             return wals, image.end_offset
 
         now = self._now()
         deleted = 0
         cleaned = 0
-        wals, offset = await self._runtime.between(ended)
+        wals, offset = await self._runtime.with_committed_image(ended)
         keep_from = None if self._shown is None or not wals else await self._shown()
         for writer, end in wals:
             since, seen_offset = self._seen_ended.setdefault(writer, (now, offset))
@@ -132,14 +132,14 @@ class Janitor:
         async with asyncio.timeout(self._config.request_timeout_ms / 1_000):
             await self._backup.covered(offset)
 
-    async def _clean_wal(self, writer: WalIdentity, end: WalSequence) -> int:
+    async def _clean_wal(self, writer: BrokerIncarnation, end: WalSequence) -> int:
         """Only slots below the end go: the fence is at the end, behind it lies at most what a paused writer still put in vain."""
         keys: list[str] = []
         async for info in self._store.list(wal_prefix(writer)):
             slot = parse_wal_key(info.key)
             if slot is not None and slot.writer == writer and slot.sequence < end:
                 keys.append(info.key)
-        unregistered = await self._runtime.between(lambda image: [key for key in keys if image.objects.in_place(key) is None])
+        unregistered = await self._runtime.with_committed_image(lambda image: [key for key in keys if image.objects.in_place(key) is None])
         for at in range(0, len(unregistered), DELETE_BATCH_COUNT):
             await self._store.delete(unregistered[at : at + DELETE_BATCH_COUNT])
         if unregistered:

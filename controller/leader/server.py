@@ -249,7 +249,7 @@ class ControllerService:
     async def _copy_image(self) -> tuple[ImageCopy, MetadataOffset]:
         """Raises _StreamRefused while a reign begins or ends: the image belongs to the writer then and may hold uncommitted records."""
         if self._lead is not None:
-            return await self._lead.runtime.between(copy_image)
+            return await self._lead.runtime.with_committed_image(copy_image)
         copied = self._standby()
         if copied is None:
             raise _StreamRefused(StatusCode.FAILED_PRECONDITION, self._quorum.leadership.address)

@@ -28,7 +28,7 @@ from controller.metadata.records import MetadataOffset, Record
 from controller.writer.runtime import Runtime
 from controller.writer.sessions import SessionEnded, Sessions
 from controller.writer.timeline import Timeline
-from stream.ports import WalIdentity
+from stream.ports import BrokerIncarnation
 
 _log = structlog.get_logger()
 OBJECTS_PER_TRANSACTION_MAX = 1_000
@@ -109,7 +109,7 @@ class Ticks:
         """Runs until it is cancelled or the runtime is over."""
         while True:
             self._due.clear()
-            await self._runtime.between(lambda image: self._timeline.note(image.end_offset, self._now()))
+            await self._runtime.with_committed_image(lambda image: self._timeline.note(image.end_offset, self._now()))
             for name, chore in self._chores:
                 await self._do(name, chore)
             try:
@@ -123,7 +123,7 @@ class Ticks:
 
     async def _fence(self, ended: list[SessionEnded]) -> None:
         """Commit the fences, then tell the fenced. If the queue is full, the next tick finds the same sessions again."""
-        dead = [WalIdentity(end.node_id, end.node_epoch) for end in ended]
+        dead = [BrokerIncarnation(end.node_id, end.node_epoch) for end in ended]
         try:
             reply = await self._runtime.submit("FenceBrokers", lambda image, _: Result(fence_brokers(image, dead)))
         except TimeoutError:

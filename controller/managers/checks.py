@@ -6,10 +6,10 @@ from controller.managers.result import Refused
 from controller.metadata.image import MetadataImage
 from controller.metadata.nodes import NodeState
 from controller.metadata.streams import StreamState
-from stream.ports import WalIdentity
+from stream.ports import BrokerIncarnation
 
 
-def check_node(image: MetadataImage, node: WalIdentity) -> NodeState:
+def check_node(image: MetadataImage, node: BrokerIncarnation) -> NodeState:
     """This incarnation may act as a broker: registered, not replaced by a newer start, not fenced."""
     state = image.nodes.get(node.node_id)
     if state is None or state.node_epoch < node.node_epoch:
@@ -30,7 +30,7 @@ def check_stream(image: MetadataImage, stream_id: StreamId) -> StreamState:
     return stream
 
 
-def check_owner(stream: StreamState, node: WalIdentity) -> None:
+def check_owner(stream: StreamState, node: BrokerIncarnation) -> None:
     """The stream is open, by this incarnation."""
     if not stream.opened:
         raise Refused(Status.STREAM_NOT_OPENED, f"stream {stream.stream_id} is closed at offset {stream.end_offset}")

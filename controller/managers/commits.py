@@ -31,7 +31,7 @@ from controller.managers.result import Refused, Result
 from controller.metadata.image import MetadataImage
 from controller.metadata.records import RangeEntry, Record, StreamClosed, WalRecord
 from controller.metadata.topics import PartitionKey, in_order, is_moving
-from stream.ports import WalIdentity
+from stream.ports import BrokerIncarnation
 
 CLOSES_MAX = 2_000
 
@@ -44,7 +44,7 @@ def commit(image: MetadataImage, request: Commit, now_ms: Millis, *, live: Colle
     COMPACTED_OBJECTS_NOT_FOUND (sources changed: plan again), INVALID_REQUEST.
     """
     try:
-        check_node(image, WalIdentity(request.node_id, request.node_epoch))
+        check_node(image, BrokerIncarnation(request.node_id, request.node_epoch))
         _check_limits(request)
         return Result(_Commit(image, request, now_ms, live).run())
     except Refused as refused:
@@ -66,7 +66,7 @@ class _Commit:
         self._request = request
         self._now_ms = now_ms
         self._live = live
-        self._me = WalIdentity(request.node_id, request.node_epoch)
+        self._me = BrokerIncarnation(request.node_id, request.node_epoch)
         self._changes = LogChanges(image, now_ms)
         self._closed: set[StreamId] = set()
         self._sources: dict[StreamId, list[ReplacedItem]] = {}

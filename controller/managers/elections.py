@@ -19,7 +19,7 @@ from base.ids import (
 from controller.metadata.image import MetadataImage
 from controller.metadata.records import PartitionRecord, Record
 from controller.metadata.topics import NO_LEADER, in_order
-from stream.ports import WalIdentity
+from stream.ports import BrokerIncarnation
 
 ELECTIONS_PER_TRANSACTION_MAX = 2_000
 
@@ -37,7 +37,9 @@ class Elector:
             for node in image.nodes
             if node.node_id in live and not node.fenced and not node.draining and node.node_id != without
         }
-        self._load = {node_id: image.topics.led_count(WalIdentity(node_id, epoch)) for node_id, epoch in sorted(self._eligible.items())}
+        self._load = {
+            node_id: image.topics.led_count(BrokerIncarnation(node_id, epoch)) for node_id, epoch in sorted(self._eligible.items())
+        }
         for key in image.topics.led_by(NO_LEADER):
             partition = image.topics.partition(key)
             if partition is not None and partition.target_replicas is not None and partition.move is not None:
@@ -47,7 +49,7 @@ class Elector:
     def eligible(self) -> list[NodeId]:
         return list(self._load)
 
-    def choose(self, candidates: Collection[NodeId]) -> WalIdentity:
+    def choose(self, candidates: Collection[NodeId]) -> BrokerIncarnation:
         """The winner, counted as leader from now on; `NO_LEADER` when no broker is eligible."""
         winner = next((node_id for node_id in candidates if node_id in self._eligible), None)
         if winner is None and self._load:
@@ -55,7 +57,7 @@ class Elector:
         if winner is None:
             return NO_LEADER
         self._count(winner)
-        return WalIdentity(winner, self._eligible[winner])
+        return BrokerIncarnation(winner, self._eligible[winner])
 
     def by_load(self, candidates: Collection[NodeId]) -> tuple[NodeId, ...]:
         """The eligible ones, those that lead least first."""

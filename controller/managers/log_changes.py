@@ -23,7 +23,7 @@ from controller.metadata.objects import ObjectPhase, ObjectState
 from controller.metadata.records import ObjectCommitted, RangeEntry, Record
 from controller.metadata.streams import StreamState
 from stream.format.keys import parse_wal_key
-from stream.ports import ObjectRole, WalIdentity
+from stream.ports import BrokerIncarnation, ObjectRole
 
 KEY_CHARS_MAX = 1_024
 OBJECTS_MAX = 1_000
@@ -59,7 +59,7 @@ class LogChanges:
     def commit_prepared(self, item: CommitObject, object_id: ObjectId, ranges: Sequence[RangeEntry]) -> None:
         self.records.append(ObjectCommitted(object_id, item.key, item.role, item.size_bytes, self._now_ms, tuple(ranges)))
 
-    def commit_in_place(self, item: CommitObject, writer: WalIdentity, ranges: Sequence[RangeEntry]) -> None:
+    def commit_in_place(self, item: CommitObject, writer: BrokerIncarnation, ranges: Sequence[RangeEntry]) -> None:
         """Name a WAL slot as an object, or add ranges to one that is named already. Without ranges there is nothing to name.
 
         A slot that recovery does not need any more may be deleted at any moment: it can not be named for the first or another time.
@@ -107,7 +107,7 @@ def clipped(part: RangeEntry, start: int) -> RangeEntry:
     )
 
 
-def slot_of(item: CommitObject, writer: WalIdentity) -> WalSequence:
+def slot_of(item: CommitObject, writer: BrokerIncarnation) -> WalSequence:
     slot = parse_wal_key(item.key)
     if item.role != ObjectRole.WAL or slot is None or slot.writer != writer:
         detail = f"object {item.key!r} with role {item.role} is not a slot of the WAL of node {writer.node_id} epoch {writer.node_epoch}"

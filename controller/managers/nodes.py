@@ -24,7 +24,7 @@ from controller.metadata.image import MetadataImage
 from controller.metadata.nodes import NodeState
 from controller.metadata.records import NodeRecord, NodeRemoved, Record, WalEnded, WalRecord
 from controller.metadata.topics import in_order
-from stream.ports import WalIdentity
+from stream.ports import BrokerIncarnation
 
 BROKERS_MAX = 1_000
 HOST_CHARS_MAX = 255
@@ -38,7 +38,7 @@ def register_broker(image: MetadataImage, request: RegisterBroker) -> Result[Bro
         _check_registration(request)
         known = _known(image, request)
         if known is not None and known.incarnation_id == request.incarnation_id:
-            check_node(image, WalIdentity(known.node_id, known.node_epoch))
+            check_node(image, BrokerIncarnation(known.node_id, known.node_epoch))
             return Result(value=BrokerRegistered(node_id=known.node_id, node_epoch=known.node_epoch, cluster_id=image.cluster_id))
         if known is None and len(image.nodes) >= BROKERS_MAX:
             raise Refused(Status.INVALID_REQUEST, f"{BROKERS_MAX} brokers are registered; no more are allowed")
@@ -59,7 +59,7 @@ def unregister_broker(image: MetadataImage, request: UnregisterBroker, now_ms: M
 
     With no stream open, everything in its WAL is committed: that is what closing one means. No recovery, whatever `committed` says.
     """
-    me = WalIdentity(request.node_id, request.node_epoch)
+    me = BrokerIncarnation(request.node_id, request.node_epoch)
     wal = image.nodes.wal(me)
     if wal is not None and wal.ended and not image.nodes.is_alive(me):
         return Result(value=Progress(remaining=0))
@@ -81,7 +81,7 @@ def unregister_broker(image: MetadataImage, request: UnregisterBroker, now_ms: M
     return Result(records, value=Progress(remaining=remaining))
 
 
-def fence_brokers(image: MetadataImage, dead: Iterable[WalIdentity]) -> list[Record]:
+def fence_brokers(image: MetadataImage, dead: Iterable[BrokerIncarnation]) -> list[Record]:
     """Fence the incarnations whose sessions ended. Those that are not alive in the image are skipped: a newer start is not harmed."""
     records: list[Record] = []
     for node in dead:

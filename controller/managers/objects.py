@@ -2,8 +2,8 @@
 
 Invariant: an object is destroyed only when no range refers to it, and a WAL object committed in place also only when no recovery can need
 its slot (below the WAL's committed slot, or the WAL ended). Ages are measured by the caller (`controller.writer.timeline`), never by wall
-clocks. This is the one place where objects are destroyed: requests only drop references, and a tick comes behind, bounded. Source: AutoMQ
-`S3ObjectControlManager`.
+clocks. This is the one place where objects are destroyed: requests only drop references, and a tick comes behind, bounded.
+Source: AutoMQ `S3ObjectControlManager`.
 """
 
 from collections.abc import Callable, Iterable
@@ -22,7 +22,7 @@ from controller.metadata.image import MetadataImage
 from controller.metadata.objects import ObjectPhase, ObjectState
 from controller.metadata.records import MetadataOffset, ObjectDestroyed, ObjectPrepared, ObjectRemoved, Record
 from stream.format.keys import data_key
-from stream.ports import WalIdentity
+from stream.ports import BrokerIncarnation
 
 PREPARES_MAX = 1_000
 PREPARED_TTL_MS = 60 * 60_000
@@ -37,7 +37,7 @@ def prepare_objects(
 ) -> Result[ObjectsPrepared]:
     """Ids are contiguous and rise. Not idempotent: ids of a lost reply expire."""
     try:
-        check_node(image, WalIdentity(request.node_id, request.node_epoch))
+        check_node(image, BrokerIncarnation(request.node_id, request.node_epoch))
         return prepared_items(image, request.count, ttl_ms)
     except Refused as refused:
         return refused.result()

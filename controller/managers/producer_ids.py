@@ -8,14 +8,14 @@ from controller.managers.checks import check_node
 from controller.managers.result import Refused, Result
 from controller.metadata.image import MetadataImage
 from controller.metadata.records import ProducerIdsAllocated
-from stream.ports import WalIdentity
+from stream.ports import BrokerIncarnation
 
 BLOCK_IDS = 1_000
 
 
 def allocate_producer_ids(image: MetadataImage, request: AllocateProducerIds) -> Result[ProducerIdBlock]:
     try:
-        check_node(image, WalIdentity(request.node_id, request.node_epoch))
+        check_node(image, BrokerIncarnation(request.node_id, request.node_epoch))
     except Refused as refused:
         return refused.result()
     first = image.next_producer_id

@@ -4,7 +4,8 @@ Invariants: a partition that moves has no leader until its streams are closed, a
 (`commits`, or `recovery` for a source that died), so there is no moment at which two could write and no request that can get lost in
 between. Every move has a timeout; `sources_of` names who has to be fenced when it passes, which the active controller measures from when it
 first saw the move (`controller.leader.ticks`). A further move of a partition that is moving changes only where it goes: source and
-beginning stay. Source: AutoMQ `ReplicationControlManager#changePartitionReassignmentV2`; `docs/adr/0011-reassignment.md`.
+beginning stay.
+Source: AutoMQ `ReplicationControlManager#changePartitionReassignmentV2`; `docs/adr/0011-reassignment.md`.
 """
 
 from collections import Counter
@@ -34,7 +35,7 @@ from controller.managers.result import Refused, Result
 from controller.metadata.image import MetadataImage
 from controller.metadata.records import Move, PartitionRecord, Record
 from controller.metadata.topics import NO_LEADER, PartitionKey, in_order, is_reassigning
-from stream.ports import WalIdentity
+from stream.ports import BrokerIncarnation
 
 MOVES_MAX = ELECTIONS_PER_TRANSACTION_MAX
 
@@ -119,7 +120,7 @@ def drain_broker(
     image: MetadataImage, request: DrainBroker, now_ms: Millis, *, live: Collection[NodeId], timeout_ms: int
 ) -> Result[Progress]:
     """Some of what the broker leads moves to others, of the candidates to those that lead least. Call again while anything remains."""
-    me = WalIdentity(request.node_id, request.node_epoch)
+    me = BrokerIncarnation(request.node_id, request.node_epoch)
     try:
         node = check_node(image, me)
         check_count("partitions", request.partitions_max, MOVES_MAX)
@@ -133,7 +134,7 @@ def drain_broker(
 
 
 def relieve(
-    image: MetadataImage, me: WalIdentity, now_ms: Millis, *, live: Collection[NodeId], timeout_ms: int, partitions_max: int
+    image: MetadataImage, me: BrokerIncarnation, now_ms: Millis, *, live: Collection[NodeId], timeout_ms: int, partitions_max: int
 ) -> list[Record]:
     """Some of what a broker leads moves to others, of the candidates to those that lead least. Nothing if there is nobody else."""
     mover = Mover(image, live, now_ms, timeout_ms)
@@ -177,9 +178,9 @@ def moves_under_way(image: MetadataImage) -> list[MoveUnderWay]:
     return found
 
 
-def sources_of(image: MetadataImage, moves: Iterable[MoveUnderWay]) -> dict[WalIdentity, PartitionKey]:
+def sources_of(image: MetadataImage, moves: Iterable[MoveUnderWay]) -> dict[BrokerIncarnation, PartitionKey]:
     """Living owners of streams of what moves, each with one such partition."""
-    found: dict[WalIdentity, PartitionKey] = {}
+    found: dict[BrokerIncarnation, PartitionKey] = {}
     for move in moves:
         partition = image.topics.partition(move.key)
         for stream_id in partition.stream_ids if partition is not None else ():

@@ -26,8 +26,8 @@ from controller.metadata.image import MetadataImage
 from controller.metadata.nodes import WalState
 from controller.metadata.records import RangeEntry, Record, StreamClosed, WalEnded, WalRecord
 from controller.metadata.streams import StreamState
-from controller.metadata.topics import PartitionKey, PartitionState, in_order, is_moving, leader_of
-from stream.ports import WalIdentity
+from controller.metadata.topics import PartitionKey, PartitionMetadata, in_order, is_moving, leader_of
+from stream.ports import BrokerIncarnation
 
 
 def assign_recoveries(image: MetadataImage, live: Collection[NodeId]) -> list[Record]:
@@ -37,7 +37,7 @@ def assign_recoveries(image: MetadataImage, live: Collection[NodeId]) -> list[Re
     Brokers that drain are asked only if there is nobody else. Cost: O(partitions of the dead).
     """
     able = [node for node in image.nodes if node.node_id in live and not node.fenced]
-    alive = {node.node_id: WalIdentity(node.node_id, node.node_epoch) for node in able}
+    alive = {node.node_id: BrokerIncarnation(node.node_id, node.node_epoch) for node in able}
     staying = [node.node_id for node in able if not node.draining] or list(alive)
     waiting = [wal for wal in image.nodes.running_wals() if not image.nodes.is_alive(wal.writer)]
     load: Counter[NodeId] = Counter(wal.recoverer.node_id for wal in waiting if alive.get(wal.recoverer.node_id) == wal.recoverer)
@@ -53,7 +53,7 @@ def assign_recoveries(image: MetadataImage, live: Collection[NodeId]) -> list[Re
     return records
 
 
-def _heirs(image: MetadataImage, dead: WalIdentity, eligible: Collection[NodeId]) -> Counter[NodeId]:
+def _heirs(image: MetadataImage, dead: BrokerIncarnation, eligible: Collection[NodeId]) -> Counter[NodeId]:
     """How many of the dead broker's partitions each of these is the first candidate for."""
     heirs: Counter[NodeId] = Counter()
     for key in image.topics.led_by(dead):
@@ -69,9 +69,9 @@ def commit_recovered(image: MetadataImage, request: CommitRecovered, now_ms: Mil
     Refuses with WAL_NOT_RECOVERABLE (the caller is not the recoverer, or the WAL ended otherwise), OFFSET_NOT_MATCHED (a slot is missing
     before these), NODE_* and INVALID_REQUEST. Ranges that are committed, trimmed, or of streams that the writer had closed are skipped.
     """
-    failed = WalIdentity(request.failed_node_id, request.failed_node_epoch)
+    failed = BrokerIncarnation(request.failed_node_id, request.failed_node_epoch)
     try:
-        check_node(image, WalIdentity(request.node_id, request.node_epoch))
+        check_node(image, BrokerIncarnation(request.node_id, request.node_epoch))
         wal = image.nodes.wal(failed)
         if wal is not None and wal.ended and request.done and wal.end == request.end:
             return Result(value=Progress(remaining=0))
@@ -95,13 +95,13 @@ def _check_recoverer(image: MetadataImage, wal: WalState | None, request: Commit
     name = f"the WAL of node {request.failed_node_id} epoch {request.failed_node_epoch}"
     if wal is None or wal.ended:
         raise Refused(Status.WAL_NOT_RECOVERABLE, f"{name} does not exist or has ended: there is nothing to recover")
-    if image.nodes.is_alive(wal.writer) or wal.recoverer != WalIdentity(request.node_id, request.node_epoch):
+    if image.nodes.is_alive(wal.writer) or wal.recoverer != BrokerIncarnation(request.node_id, request.node_epoch):
         raise Refused(Status.WAL_NOT_RECOVERABLE, f"{name} is not for node {request.node_id} epoch {request.node_epoch} to recover")
     if request.end < wal.committed and request.done:
         raise Refused(Status.OFFSET_NOT_MATCHED, f"{name} can not end at slot {request.end}, below its committed slot {wal.committed}")
 
 
-def _clipped(changes: LogChanges, item: CommitObject, failed: WalIdentity) -> list[RangeEntry]:
+def _clipped(changes: LogChanges, item: CommitObject, failed: BrokerIncarnation) -> list[RangeEntry]:
     """The parts of one slot that are the dead writer's to commit and not committed yet."""
     ranges: list[RangeEntry] = []
     for part in item.ranges:
@@ -114,7 +114,7 @@ def _clipped(changes: LogChanges, item: CommitObject, failed: WalIdentity) -> li
     return ranges
 
 
-def _hand_over(changes: LogChanges, failed: WalIdentity, elector: Elector, now_ms: Millis, held: Collection[PartitionKey]) -> int:
+def _hand_over(changes: LogChanges, failed: BrokerIncarnation, elector: Elector, now_ms: Millis, held: Collection[PartitionKey]) -> int:
     """Close streams of the dead writer and elect new leaders for what it led, within the limit, but for the partitions that are held.
 
     -> how many partitions remain, without those. A stream may be open in the name of an incarnation that does not lead its partition any
@@ -138,7 +138,7 @@ def _hand_over(changes: LogChanges, failed: WalIdentity, elector: Elector, now_m
     return max(len(streams) - ELECTIONS_PER_TRANSACTION_MAX, 0)
 
 
-def _is_due(partition: PartitionState, failed: WalIdentity, elector: Elector) -> bool:
+def _is_due(partition: PartitionMetadata, failed: BrokerIncarnation, elector: Elector) -> bool:
     """It was led by the dead writer, or was moving away from it. The latter can wait for somebody eligible, the former must not."""
     return leader_of(partition) == failed or (is_moving(partition) and bool(elector.eligible))
 

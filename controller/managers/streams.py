@@ -19,14 +19,14 @@ from controller.metadata.image import MetadataImage
 from controller.metadata.records import Record, StreamOpened, StreamTrimmed
 from controller.metadata.streams import StreamState
 from controller.metadata.topics import PartitionKey, leader_of
-from stream.ports import WalIdentity
+from stream.ports import BrokerIncarnation
 
 OPENS_MAX = 2_000
 
 
 def open_streams(image: MetadataImage, request: OpenStreams) -> Result[StreamsOpened]:
     """Each on its own: a bad one does not fail the others. Open already by the same owner with the same epoch: success, no record."""
-    me = WalIdentity(request.node_id, request.node_epoch)
+    me = BrokerIncarnation(request.node_id, request.node_epoch)
     try:
         check_node(image, me)
         check_count("streams", len(request.items), OPENS_MAX)
@@ -52,7 +52,7 @@ def open_streams(image: MetadataImage, request: OpenStreams) -> Result[StreamsOp
 
 def trim_stream(image: MetadataImage, request: TrimStream) -> Result[None]:
     """New start offset; may be ahead of the committed end (data still in the WAL). The same again: success without records."""
-    me = WalIdentity(request.node_id, request.node_epoch)
+    me = BrokerIncarnation(request.node_id, request.node_epoch)
     try:
         check_node(image, me)
         stream = check_stream(image, request.stream_id)
@@ -68,7 +68,7 @@ def trim_stream(image: MetadataImage, request: TrimStream) -> Result[None]:
     return Result([StreamTrimmed(request.stream_id, request.start_offset)])
 
 
-def _openable(image: MetadataImage, me: WalIdentity, item: OpenStreamItem) -> StreamState:
+def _openable(image: MetadataImage, me: BrokerIncarnation, item: OpenStreamItem) -> StreamState:
     stream = check_stream(image, item.stream_id)
     if stream.epoch > item.epoch:
         raise Refused(Status.STREAM_FENCED, f"stream {stream.stream_id} was opened with epoch {stream.epoch}, newer than {item.epoch}")
@@ -82,7 +82,7 @@ def _openable(image: MetadataImage, me: WalIdentity, item: OpenStreamItem) -> St
     return stream
 
 
-def _check_leader(image: MetadataImage, stream: StreamState, me: WalIdentity, item: OpenStreamItem) -> None:
+def _check_leader(image: MetadataImage, stream: StreamState, me: BrokerIncarnation, item: OpenStreamItem) -> None:
     """The partition record decides who may open, so a late request of a former leader can not steal the stream."""
     partition = image.topics.partition(PartitionKey(stream.topic_id, stream.partition))
     if partition is None:

@@ -19,7 +19,7 @@ from controller.manifest.changes import ManifestChanges
 from controller.metadata.image import MetadataImage
 from controller.metadata.objects import ObjectsImage
 from controller.metadata.streams import LogEntry, StreamState
-from controller.metadata.topics import PartitionKey, PartitionState
+from controller.metadata.topics import PartitionKey, PartitionMetadata
 from stream.format.manifest.codec import Draft, encode_entries, encode_shard
 from stream.format.manifest.model import (
     INLINE_ENTRIES_MAX,
@@ -252,7 +252,9 @@ class Ledger:
 
     # --- capturing --------------------------------------------------------------------------------------------------------------------
 
-    def _capture_partition(self, partition: _Partition, state: PartitionState, image: MetadataImage, entries_max: int) -> tuple[int, bool]:
+    def _capture_partition(
+        self, partition: _Partition, state: PartitionMetadata, image: MetadataImage, entries_max: int
+    ) -> tuple[int, bool]:
         """-> (entries taken, whether that is all)."""
         taken = 0
         for captured, stream_id in ((partition.data, state.data_stream_id), (partition.txn, state.txn_stream_id)):

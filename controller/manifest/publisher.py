@@ -163,7 +163,7 @@ class ManifestPublisher:
         """Capture what changed and encode it, step by step. False: nothing changed."""
         draft = self._draft = self._draft or Draft(self._newest + 1)
         while True:
-            moment = await self._runtime.between(self._capture)
+            moment = await self._runtime.with_committed_image(self._capture)
             for _ in self._ledger.write(draft):
                 await asyncio.sleep(0)
             if moment is not None:

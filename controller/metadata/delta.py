@@ -36,7 +36,7 @@ from controller.metadata.records import (
     WalRecord,
 )
 from controller.metadata.topics import PartitionKey
-from stream.ports import WalIdentity
+from stream.ports import BrokerIncarnation
 
 
 @dataclass(slots=True)
@@ -49,7 +49,7 @@ class MetadataDelta:
     removed_topic_ids: set[UUID] = field(default_factory=set[UUID])
     partitions: set[PartitionKey] = field(default_factory=set[PartitionKey])
     node_ids: set[NodeId] = field(default_factory=set[NodeId])
-    wals: set[WalIdentity] = field(default_factory=set[WalIdentity])
+    wals: set[BrokerIncarnation] = field(default_factory=set[BrokerIncarnation])
     stream_ids: set[StreamId] = field(default_factory=set[StreamId])
     object_ids: set[ObjectId] = field(default_factory=set[ObjectId])
     configs: set[tuple[int, str]] = field(default_factory=set[tuple[int, str]])
@@ -80,7 +80,7 @@ class MetadataDelta:
             case NodeRecord() | NodeRemoved():
                 self.node_ids.add(record.node_id)
             case WalRecord() | WalEnded():
-                self.wals.add(WalIdentity(NodeId(record.node_id), NodeEpoch(record.node_epoch)))
+                self.wals.add(BrokerIncarnation(NodeId(record.node_id), NodeEpoch(record.node_epoch)))
             case ConfigRecord():
                 self.configs.add((record.resource_type, record.resource_name))
             case KeyValueRecord():

@@ -7,7 +7,7 @@ from controller.metadata.errors import broken
 from controller.metadata.nodes import NodesImage
 from controller.metadata.objects import ObjectPhase, ObjectsImage
 from controller.metadata.streams import StreamsImage, StreamState
-from controller.metadata.topics import NO_LEADER, PartitionKey, PartitionState, TopicsImage, leader_of
+from controller.metadata.topics import NO_LEADER, PartitionKey, PartitionMetadata, TopicsImage, leader_of
 from stream.ports import ObjectRole
 
 
@@ -81,7 +81,7 @@ def _check_partitions(topics: TopicsImage, streams: StreamsImage, nodes: NodesIm
         raise broken(f"streams without a partition: {stray}")
 
 
-def _check_partition(topic: str, partition: PartitionState, streams: StreamsImage, nodes: NodesImage) -> None:
+def _check_partition(topic: str, partition: PartitionMetadata, streams: StreamsImage, nodes: NodesImage) -> None:
     name = f"{topic}-{partition.partition}"
     if len(set(partition.replicas)) != len(partition.replicas):
         raise broken(f"{name}: candidates repeat")

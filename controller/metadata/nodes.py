@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from base.ids import NodeId, WalSequence
 from controller.metadata.errors import broken
 from controller.metadata.records import NodeRecord, NodeRemoved, WalEnded, WalRecord
-from stream.ports import WalIdentity
+from stream.ports import BrokerIncarnation
 
 NodeState = NodeRecord
 """A node's state *is* its last record."""
@@ -21,9 +21,9 @@ NodeState = NodeRecord
 class WalState:
     """recoverer: who was asked to recover it, node -1 for nobody. end: set once it was recovered or closed in order."""
 
-    writer: WalIdentity
+    writer: BrokerIncarnation
     committed: WalSequence
-    recoverer: WalIdentity
+    recoverer: BrokerIncarnation
     end: WalSequence | None = None
 
     @property
@@ -34,8 +34,8 @@ class WalState:
 @dataclass(slots=True)
 class NodesImage:
     _nodes: dict[NodeId, NodeState] = field(default_factory=dict[NodeId, NodeState])
-    _wals: dict[WalIdentity, WalState] = field(default_factory=dict[WalIdentity, WalState])
-    _running: dict[WalIdentity, WalState] = field(default_factory=dict[WalIdentity, WalState])
+    _wals: dict[BrokerIncarnation, WalState] = field(default_factory=dict[BrokerIncarnation, WalState])
+    _running: dict[BrokerIncarnation, WalState] = field(default_factory=dict[BrokerIncarnation, WalState])
 
     def __iter__(self) -> Iterator[NodeState]:
         return iter(self._nodes.values())
@@ -46,12 +46,12 @@ class NodesImage:
     def get(self, node_id: NodeId) -> NodeState | None:
         return self._nodes.get(node_id)
 
-    def is_alive(self, node: WalIdentity) -> bool:
+    def is_alive(self, node: BrokerIncarnation) -> bool:
         """This very incarnation is registered and not fenced. (Whether its session lives is the controller's knowledge.)"""
         state = self._nodes.get(node.node_id)
         return state is not None and state.node_epoch == node.node_epoch and not state.fenced
 
-    def wal(self, writer: WalIdentity) -> WalState | None:
+    def wal(self, writer: BrokerIncarnation) -> WalState | None:
         return self._wals.get(writer)
 
     def wals(self) -> Iterator[WalState]:
@@ -62,7 +62,7 @@ class NodesImage:
         """Those that have not ended; the ones of writers that are not alive wait for recovery."""
         return iter(self._running.values())
 
-    def wal_is_past(self, writer: WalIdentity, sequence: WalSequence) -> bool:
+    def wal_is_past(self, writer: BrokerIncarnation, sequence: WalSequence) -> bool:
         """No recovery and no commit will need the slot any more; only ranges that refer to it keep its object."""
         wal = self._wals.get(writer)
         return wal is None or wal.ended or sequence < wal.committed
@@ -78,8 +78,8 @@ class NodesImage:
             raise broken(f"node {record.node_id} to be removed does not exist")
 
     def set_wal(self, record: WalRecord) -> None:
-        writer = WalIdentity(record.node_id, record.node_epoch)
-        recoverer = WalIdentity(record.recoverer, record.recoverer_epoch)
+        writer = BrokerIncarnation(record.node_id, record.node_epoch)
+        recoverer = BrokerIncarnation(record.recoverer, record.recoverer_epoch)
         wal = self._wals.get(writer)
         if wal is None:
             self._wals[writer] = self._running[writer] = WalState(writer, record.committed, recoverer)
@@ -90,7 +90,7 @@ class NodesImage:
             wal.recoverer = recoverer
 
     def end_wal(self, record: WalEnded) -> None:
-        writer = WalIdentity(record.node_id, record.node_epoch)
+        writer = BrokerIncarnation(record.node_id, record.node_epoch)
         wal = self._running.pop(writer, None)
         if wal is None:
             raise broken(f"WAL {writer} to be ended is not running")

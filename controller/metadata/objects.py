@@ -20,7 +20,7 @@ from base.ids import (
 )
 from controller.metadata.errors import broken
 from controller.metadata.records import MetadataOffset, ObjectCommitted, ObjectDestroyed, ObjectPrepared, ObjectRemoved
-from stream.ports import ObjectRole, WalIdentity
+from stream.ports import BrokerIncarnation, ObjectRole
 
 _NO_SLOT = WalSequence(-1)
 _NO_OFFSET = MetadataOffset(0)
@@ -46,7 +46,7 @@ class ObjectState(msgspec.Struct, gc=False):
     role: int = 0
     size_bytes: int = 0
     refs: int = 0
-    wal: WalIdentity | None = None
+    wal: BrokerIncarnation | None = None
     wal_sequence: WalSequence = _NO_SLOT
     since: MetadataOffset = _NO_OFFSET
     ttl_ms: int = 0
@@ -121,7 +121,7 @@ class ObjectsImage:
             self._committed[record.role] += 1
             self.committed_bytes += record.size_bytes
         if record.wal_sequence >= 0:
-            state.wal = WalIdentity(NodeId(record.wal_node_id), NodeEpoch(record.wal_node_epoch))
+            state.wal = BrokerIncarnation(NodeId(record.wal_node_id), NodeEpoch(record.wal_node_epoch))
             state.wal_sequence = record.wal_sequence
             self._in_place[record.key] = record.object_id
 

@@ -24,7 +24,7 @@ from base.ids import (
 )
 from controller.metadata.errors import broken
 from controller.metadata.records import RangeEntry, StreamClosed, StreamCreated, StreamOpened
-from stream.ports import WalIdentity
+from stream.ports import BrokerIncarnation
 
 
 class LogEntry(msgspec.Struct, frozen=True, gc=False, array_like=True):
@@ -39,7 +39,7 @@ class LogEntry(msgspec.Struct, frozen=True, gc=False, array_like=True):
 
 
 _NEVER_OPENED = StreamEpoch(-1)
-_NOBODY = WalIdentity(NodeId(-1), NodeEpoch(-1))
+_NOBODY = BrokerIncarnation(NodeId(-1), NodeEpoch(-1))
 _ORIGIN = Offset(0)
 
 
@@ -63,8 +63,8 @@ class StreamState(msgspec.Struct, gc=False):
     entries: list[LogEntry] = msgspec.field(default_factory=list[LogEntry])
 
     @property
-    def owner(self) -> WalIdentity:
-        return WalIdentity(self.node_id, self.node_epoch)
+    def owner(self) -> BrokerIncarnation:
+        return BrokerIncarnation(self.node_id, self.node_epoch)
 
     @property
     def next_offset(self) -> Offset:
@@ -93,7 +93,7 @@ class StreamState(msgspec.Struct, gc=False):
 @dataclass(slots=True)
 class StreamsImage:
     _streams: dict[StreamId, StreamState] = field(default_factory=dict[StreamId, StreamState])
-    _opened_by: dict[WalIdentity, set[StreamId]] = field(default_factory=dict[WalIdentity, set[StreamId]])
+    _opened_by: dict[BrokerIncarnation, set[StreamId]] = field(default_factory=dict[BrokerIncarnation, set[StreamId]])
 
     def __iter__(self) -> Iterator[StreamState]:
         return iter(self._streams.values())
@@ -108,7 +108,7 @@ class StreamsImage:
         state = self._streams.get(stream_id)
         return [] if state is None else state.find(start, end, limit)
 
-    def opened_by(self, node: WalIdentity) -> frozenset[StreamId]:
+    def opened_by(self, node: BrokerIncarnation) -> frozenset[StreamId]:
         """Streams that are open in the name of this incarnation, dead or alive."""
         return frozenset(self._opened_by.get(node, ()))
 

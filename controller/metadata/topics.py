@@ -12,11 +12,11 @@ from uuid import UUID
 from base.ids import NodeEpoch, NodeId
 from controller.metadata.errors import broken
 from controller.metadata.records import PartitionRecord, TopicRecord, TopicRemoved
-from stream.ports import WalIdentity
+from stream.ports import BrokerIncarnation
 
-NO_LEADER = WalIdentity(NodeId(-1), NodeEpoch(-1))
+NO_LEADER = BrokerIncarnation(NodeId(-1), NodeEpoch(-1))
 
-PartitionState = PartitionRecord
+PartitionMetadata = PartitionRecord
 """A partition's state *is* its last record."""
 
 
@@ -34,20 +34,20 @@ def in_order(key: PartitionKey) -> tuple[int, int]:
 class TopicState:
     topic_id: UUID
     name: str
-    partitions: list[PartitionState] = field(default_factory=list[PartitionState])
+    partitions: list[PartitionMetadata] = field(default_factory=list[PartitionMetadata])
 
 
-def leader_of(partition: PartitionState) -> WalIdentity:
+def leader_of(partition: PartitionMetadata) -> BrokerIncarnation:
     """The incarnation that leads it; `NO_LEADER` for nobody. It may be dead: see `NodesImage.is_alive`."""
-    return WalIdentity(partition.leader, partition.leader_node_epoch)
+    return BrokerIncarnation(partition.leader, partition.leader_node_epoch)
 
 
-def is_moving(partition: PartitionState) -> bool:
+def is_moving(partition: PartitionMetadata) -> bool:
     """Its leader is being changed: nobody leads until the source has closed the streams."""
     return partition.target_replicas is not None
 
 
-def is_reassigning(partition: PartitionState) -> bool:
+def is_reassigning(partition: PartitionMetadata) -> bool:
     """A move that changes the candidates too; preferred elections, draining and cancelled moves do not."""
     return partition.target_replicas is not None and partition.target_replicas != partition.replicas
 
@@ -56,7 +56,7 @@ def is_reassigning(partition: PartitionState) -> bool:
 class TopicsImage:
     _by_id: dict[UUID, TopicState] = field(default_factory=dict[UUID, TopicState])
     _by_name: dict[str, TopicState] = field(default_factory=dict[str, TopicState])
-    _led_by: dict[WalIdentity, set[PartitionKey]] = field(default_factory=dict[WalIdentity, set[PartitionKey]])
+    _led_by: dict[BrokerIncarnation, set[PartitionKey]] = field(default_factory=dict[BrokerIncarnation, set[PartitionKey]])
 
     def __iter__(self) -> Iterator[TopicState]:
         return iter(self._by_id.values())
@@ -70,18 +70,18 @@ class TopicsImage:
     def by_name(self, name: str) -> TopicState | None:
         return self._by_name.get(name)
 
-    def partition(self, key: PartitionKey) -> PartitionState | None:
+    def partition(self, key: PartitionKey) -> PartitionMetadata | None:
         topic = self._by_id.get(key.topic_id)
         return topic.partitions[key.partition] if topic is not None and 0 <= key.partition < len(topic.partitions) else None
 
-    def led_by(self, leader: WalIdentity) -> frozenset[PartitionKey]:
+    def led_by(self, leader: BrokerIncarnation) -> frozenset[PartitionKey]:
         """Partitions whose record names this incarnation; `NO_LEADER`: those that nobody leads. O(their number)."""
         return frozenset(self._led_by.get(leader, ()))
 
-    def led_count(self, leader: WalIdentity) -> int:
+    def led_count(self, leader: BrokerIncarnation) -> int:
         return len(self._led_by.get(leader, ()))
 
-    def leaders(self) -> Mapping[WalIdentity, set[PartitionKey]]:
+    def leaders(self) -> Mapping[BrokerIncarnation, set[PartitionKey]]:
         return self._led_by
 
     def create(self, record: TopicRecord) -> None:
@@ -111,7 +111,7 @@ class TopicsImage:
             topic.partitions[record.partition] = record
         self._led_by.setdefault(leader_of(record), set()).add(PartitionKey(topic.topic_id, record.partition))
 
-    def _unlead(self, partition: PartitionState) -> None:
+    def _unlead(self, partition: PartitionMetadata) -> None:
         leader = leader_of(partition)
         led = self._led_by[leader]
         led.discard(PartitionKey(partition.topic_id, partition.partition))

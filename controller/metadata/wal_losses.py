@@ -10,14 +10,14 @@ from collections.abc import Collection, Iterable
 from base.ids import StreamId, WalSequence
 from controller.metadata.image import MetadataImage
 from controller.metadata.topics import PartitionKey
-from stream.ports import WalIdentity
+from stream.ports import BrokerIncarnation
 
 _ROOT = "wal-loss-accepted/"
 SLOTS_MAX = 3_000
 """Slots of one WAL whose loss can be accepted: a value of the key/value store has 64 KiB, a slot takes 21 bytes."""
 
 
-def acceptance_key(writer: WalIdentity) -> str:
+def acceptance_key(writer: BrokerIncarnation) -> str:
     return f"{_ROOT}{writer.node_id}/{writer.node_epoch}"
 
 
@@ -28,7 +28,7 @@ def encode_slots(slots: Collection[WalSequence]) -> bytes:
     return ",".join(str(slot) for slot in sorted(slots)).encode()
 
 
-def accepted_losses(image: MetadataImage, writer: WalIdentity) -> frozenset[WalSequence]:
+def accepted_losses(image: MetadataImage, writer: BrokerIncarnation) -> frozenset[WalSequence]:
     value = image.kv.get(acceptance_key(writer))
     return frozenset(WalSequence(int(slot)) for slot in value.split(b",") if slot.isdigit()) if value else frozenset()
 

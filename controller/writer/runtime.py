@@ -1,12 +1,13 @@
 """The single writer: requests in, records through the quorum, answers out.
 
 Invariants: managers run one after another against one image; a request is answered, and its records shown to followers, only after they are
-committed; between two batches the image holds committed records only (`between` relies on it). One proposal is under way; what arrives
-meanwhile forms the next batch, so the batch grows with the load and an idle controller answers after one fdatasync. A proposal takes no
-further request once its records reach `batch_bytes_max`: it is that and one transaction, of `transaction_bytes_max`, at the most.
-A request without records is answered only when a majority has confirmed that we still lead: an old leader answers nothing.
-When a proposal fails, the image may hold what is not committed: the runtime is over (`failed`) and the image is built again from the log.
-Must not know a request's meaning (`controller.leader.dispatch`) nor gRPC. Source: KRaft `QuorumController`'s event queue.
+committed; between two batches the image holds committed records only (`with_committed_image` relies on it). One proposal is under way; what
+arrives meanwhile forms the next batch, so the batch grows with the load and an idle controller answers after one fdatasync. A proposal
+takes no further request once its records reach `batch_bytes_max`: it is that and one transaction, of `transaction_bytes_max`, at the most.
+A request without records is answered only when a majority has confirmed that we still lead: an old leader answers nothing. When a proposal
+fails, the image may hold what is not committed: the runtime is over (`failed`) and the image is built again from the log.
+Must not know a request's meaning (`controller.leader.dispatch`) nor gRPC.
+Source: KRaft `QuorumController`'s event queue.
 """
 
 import asyncio
@@ -113,7 +114,8 @@ class Runtime:
             await asyncio.wait((self._task,))
 
     def observe(self, note: Callable[[Sequence[Record]], None]) -> None:
-        """`note` is called with what each request changes, before that is committed; `between` shows it when it is. It must be quick."""
+        """`note` is called with what each request changes, before that is committed; `with_committed_image` shows it when it is. It must be
+        quick."""
         self._observers.append(note)
 
     async def submit(
@@ -133,7 +135,7 @@ class Runtime:
         async with asyncio.timeout(wait_s):
             return await asyncio.shield(answer)
 
-    async def between(self, look: Callable[[MetadataImage], _T]) -> _T:
+    async def with_committed_image(self, look: Callable[[MetadataImage], _T]) -> _T:
         """Call `look` between two batches, when everything in the image is committed. It must be quick and keep nothing of the image."""
         self._check_running()
         waiting = _Between(look, asyncio.get_running_loop().create_future())

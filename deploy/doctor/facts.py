@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 
 from controller.api.load_messages import Troubles
 from controller.api.messages import ControllerStatus, QuorumStatus
-from stream.ports import WalIdentity
+from stream.ports import BrokerIncarnation
 
 
 @dataclass(frozen=True, slots=True)
@@ -117,10 +117,10 @@ class UnreadableFacts:
 class WalFacts:
     """A WAL that has not ended."""
 
-    writer: WalIdentity
+    writer: BrokerIncarnation
     committed: int
     is_alive: bool
-    recoverer: WalIdentity
+    recoverer: BrokerIncarnation
 
 
 @dataclass(frozen=True, slots=True)
@@ -136,7 +136,7 @@ class ClusterSeen:
     leaderless: frozenset[tuple[str, int]]
     hanging: Mapping[tuple[str, int], MoveFacts]
     moving_count: int
-    wals: Mapping[WalIdentity, WalFacts]
+    wals: Mapping[BrokerIncarnation, WalFacts]
 
     @property
     def may_be_passing(self) -> bool:

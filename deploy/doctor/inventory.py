@@ -38,7 +38,7 @@ from stream.format.keys import (
     parse_wal_key,
 )
 from stream.format.layout import HEADER_BYTES
-from stream.ports import WalIdentity
+from stream.ports import BrokerIncarnation
 
 PROBE_ROOT: Final = "probe/"
 PARTS: Final = (
@@ -129,7 +129,7 @@ class Inventory:
         """Oldest object of each staged write."""
         self._lease_ids: set[UUID] = set()
         self.other_clusters: set[str] = set()
-        self.backlogs: dict[WalIdentity, Backlog] = {}
+        self.backlogs: dict[BrokerIncarnation, Backlog] = {}
 
     @property
     def lease_count(self) -> int:

@@ -27,7 +27,7 @@ from deploy.doctor.inventory import Backlog, Damaged, LostRange, Suspect
 from deploy.doctor.wal_survey import WalSurvey
 from deploy.output import size
 from stream.format.manifest.lease import LEASES_MAX
-from stream.ports import WalIdentity
+from stream.ports import BrokerIncarnation
 
 FINDINGS_OF_A_KIND_MAX: Final = 100
 """More of one kind tell nothing new; they are counted in the last one's check."""
@@ -59,7 +59,7 @@ LEASES_SHARE: Final = 0.9
 class ListedWals(NamedTuple):
     """What the listing found: slots that are not committed, by WAL, and those of WALs that the metadata do not know."""
 
-    backlogs: Mapping[WalIdentity, Backlog]
+    backlogs: Mapping[BrokerIncarnation, Backlog]
     nobodys: Sequence[Suspect]
 
 
@@ -228,7 +228,7 @@ def wals(
     surveys: of WALs with lost or damaged slots.
     """
     found = _lost_slots(surveys)
-    backlogs: Mapping[WalIdentity, Backlog] = listed_wals.backlogs if listed_wals is not None else {}
+    backlogs: Mapping[BrokerIncarnation, Backlog] = listed_wals.backlogs if listed_wals is not None else {}
     for writer, wal in sorted(seen.wals.items() if is_live else ()):
         backlog = backlogs.get(writer) or Backlog()
         age_ms = now_ms - backlog.oldest_ms if backlog.slots else 0

@@ -31,7 +31,7 @@ from stream.format.keys import (
 from stream.format.layout import HEADER_BYTES
 from stream.format.manifest.lease import LEASES_MAX
 from stream.format.manifest.model import ManifestRoot
-from stream.ports import WalIdentity
+from stream.ports import BrokerIncarnation
 
 STEP_S: Final = 20.0
 """For each question to the store."""
@@ -151,7 +151,7 @@ async def manifest_facts(store: ObjectStore, cluster_id: str, root: ManifestRoot
     return ManifestFacts(root.published_ms if root else 0, root.version if root else 0, is_behind, leases, prefix, now_ms)
 
 
-async def broker_clocks(store: ObjectStore, backlogs: Mapping[WalIdentity, Backlog]) -> list[ClockSpan]:
+async def broker_clocks(store: ObjectStore, backlogs: Mapping[BrokerIncarnation, Backlog]) -> list[ClockSpan]:
     """What brokers stamped into their newest slots against the store's time of them. A slot that is gone meanwhile tells nothing."""
     found: list[ClockSpan] = []
     for writer, backlog in sorted(backlogs.items()):

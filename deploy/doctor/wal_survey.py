@@ -1,8 +1,8 @@
 """What is lost or damaged in the WALs that have not ended, and what that costs: for `penstock wal repair` and `penstock doctor`.
 
 Invariants: reads only, by the rules of the recovery (`stream.recovery.recoverer`, `stream.recovery.salvage`), so it names what a recoverer
-names. A slot that is committed by the time of a second look was no loss: its writer still had its records. Must not decide that a loss is
-accepted. Cost: one LIST for each WAL and one GET for each of its slots that is not committed.
+names. A slot that is committed by the time of a second look was no loss: its writer still had its records.
+Must not decide that a loss is accepted. Cost: one LIST for each WAL and one GET for each of its slots that is not committed.
 """
 
 import asyncio
@@ -17,7 +17,7 @@ from controller.metadata.nodes import WalState
 from controller.metadata.wal_losses import accepted_losses, data_streams_of
 from objectstore.ports import ObjectStore
 from stream.config import StreamConfig
-from stream.ports import WalIdentity
+from stream.ports import BrokerIncarnation
 from stream.recovery.recoverer import WalWalk
 from stream.recovery.salvage import BadSlot, Loss, Salvage
 
@@ -57,8 +57,8 @@ class WalSurvey(msgspec.Struct, frozen=True):
     partitions: list[LostTail]
 
     @property
-    def writer(self) -> WalIdentity:
-        return WalIdentity(NodeId(self.node_id), NodeEpoch(self.node_epoch))
+    def writer(self) -> BrokerIncarnation:
+        return BrokerIncarnation(NodeId(self.node_id), NodeEpoch(self.node_epoch))
 
 
 async def survey_wals(store: ObjectStore, image: MetadataImage) -> list[WalSurvey]:

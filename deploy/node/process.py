@@ -65,11 +65,11 @@ def _run_controller(config: "Effective") -> int:
 
 
 def _serve_health(process: "ProcessConfig") -> "ServeHealth":
-    from base.health import tell_nobody
+    from base.health import no_health_endpoint
     from base.listeners import parse_listeners
 
     if not process.health_listener:
-        return tell_nobody
+        return no_health_endpoint
     from deploy.node.health import serve_at
     from deploy.node.metrics.node import metrics_of
 

@@ -17,7 +17,7 @@ from lake.fetch.errors import ObjectGone, ObjectStaysGone
 from lake.fetch.slices import Slice
 from lake.manifest.leases import HeldLease
 from lake.manifest.plan import OffsetRange
-from lake.manifest.view import ClusterView, PartitionState
+from lake.manifest.view import ClusterView, PartitionOffsets
 from stream.format.manifest.model import ManifestRoot, TopicEntry
 from stream.format.transaction_log import AbortedTransaction
 
@@ -48,7 +48,7 @@ class StoreCluster:
         """All topics, by name, as of now. Raises as `partitions`."""
         return background().run(self._topics(), DEADLINE_S)
 
-    def partitions(self, topic: str, *, committed: bool = False) -> list[PartitionState]:
+    def partitions(self, topic: str, *, committed: bool = False) -> list[PartitionOffsets]:
         """As of now; committed: with last stable offsets.
 
         Raises UnknownPartition, ManifestNotFound, SeveralClusters, InvalidStoreUrl, the store's errors; so do all below.
@@ -105,7 +105,7 @@ class StoreCluster:
         await view.refresh()
         return view.topics()
 
-    async def _partitions(self, topic: str, committed: bool) -> list[PartitionState]:
+    async def _partitions(self, topic: str, committed: bool) -> list[PartitionOffsets]:
         view = await self.view()
         await view.refresh()
         return await _settled(view.partitions([topic], committed=committed))

@@ -34,7 +34,7 @@ from lake.manifest.errors import (
     UnknownPartition,
 )
 from lake.manifest.plan import OffsetRange
-from lake.manifest.view import PartitionState
+from lake.manifest.view import PartitionOffsets
 from objectstore.errors import ObjectStoreError
 from stream.format.manifest.model import ManifestRoot
 
@@ -226,7 +226,7 @@ def _numbers(partitions: Sequence[int] | None, start: Place, end: Place) -> list
     return None if partitions is None else sorted(partitions)
 
 
-def _chosen(topic: str, states: Sequence[PartitionState], numbers: Sequence[int] | None) -> list[PartitionState]:
+def _chosen(topic: str, states: Sequence[PartitionOffsets], numbers: Sequence[int] | None) -> list[PartitionOffsets]:
     existing = {state.partition: state for state in states}
     for number in numbers or ():
         if number not in existing:
@@ -234,7 +234,7 @@ def _chosen(topic: str, states: Sequence[PartitionState], numbers: Sequence[int]
     return [existing[number] for number in (sorted(existing) if numbers is None else numbers)]
 
 
-def _offsets(cluster: StoreCluster, states: Sequence[PartitionState], ends: Mapping[int, int], place: Place) -> list[int]:
+def _offsets(cluster: StoreCluster, states: Sequence[PartitionOffsets], ends: Mapping[int, int], place: Place) -> list[int]:
     """Of each partition."""
     if place == "earliest":
         return [state.log_start for state in states]
@@ -254,7 +254,7 @@ def _offsets(cluster: StoreCluster, states: Sequence[PartitionState], ends: Mapp
     return [place] * len(states)
 
 
-def _range(state: PartitionState, readable_end: int, start: int, end: int) -> OffsetRange:
+def _range(state: PartitionOffsets, readable_end: int, start: int, end: int) -> OffsetRange:
     """Raises unless it lies in the partition as it is now."""
     topic, partition = state.topic, state.partition
     if start < 0 or end < start:

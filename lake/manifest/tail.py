@@ -21,7 +21,7 @@ from stream.errors import ObjectCorrupt, WalSlotLost
 from stream.format.decoder import ObjectIndex, is_intact
 from stream.format.keys import wal_key
 from stream.format.manifest.model import LiveWal
-from stream.ports import StreamRange, WalIdentity
+from stream.ports import BrokerIncarnation, StreamRange
 from stream.recovery.salvage import BadSlot
 from stream.recovery.slots_behind import SlotsBehind
 from stream.wal.slot_reader import Keep, read_slot
@@ -187,7 +187,7 @@ class WalTails:
     def __init__(self, store: ObjectStore) -> None:
         self._store = store
         self._gets = asyncio.Semaphore(GETS_IN_FLIGHT_MAX)
-        self._cursors: dict[WalIdentity, _Cursor] = {}
+        self._cursors: dict[BrokerIncarnation, _Cursor] = {}
         self._bodies: ByteLru[str, bytes] = ByteLru(BODIES_BYTES_MAX)
 
     @property

@@ -83,7 +83,7 @@ _K = TypeVar("_K")
 
 
 @dataclass(frozen=True, slots=True)
-class PartitionState:
+class PartitionOffsets:
     """One partition now. end_offset: of what is durable, WAL tails included; committed_end: of what needs no WAL.
 
     last_stable_offset: up to where transactions are decided, if it was asked for; never goes back.
@@ -154,7 +154,7 @@ class ClusterView:
         matches = re.compile(pattern or ".*").fullmatch
         return sorted((topic for topic in self.root.topics if matches(topic.name)), key=lambda topic: topic.name)
 
-    async def partitions(self, topics: Sequence[str], *, committed: bool = False) -> list[PartitionState]:
+    async def partitions(self, topics: Sequence[str], *, committed: bool = False) -> list[PartitionOffsets]:
         """Every partition of these topics, as of the last refresh. Raises UnknownPartition for a topic that does not exist, EndInDoubt.
 
         committed: with last stable offsets. Cost: a GET or two more for each partition whose transactions went on since the last time.
@@ -293,7 +293,7 @@ class ClusterView:
             raise UnknownPartition(name, None)
         return found
 
-    async def _states(self, names: Sequence[str], committed: bool) -> list[PartitionState]:
+    async def _states(self, names: Sequence[str], committed: bool) -> list[PartitionOffsets]:
         topics = [self._topic(name) for name in names]
         await self._load_shards([ref for topic in topics for ref in topic.shards])
         found = [(topic, entry) for topic in topics for ref in topic.shards for entry in self._shards[ref].partitions]
@@ -305,12 +305,14 @@ class ClusterView:
         )
         return [replace(state, last_stable_offset=end) for state, end in zip(states, stable, strict=True)]
 
-    def _state(self, topic: TopicEntry, entry: PartitionEntry) -> PartitionState:
+    def _state(self, topic: TopicEntry, entry: PartitionEntry) -> PartitionOffsets:
         data = entry.data
         _, end = self._tail_of(data)
         stream_id = StreamId(data.stream_id)
         self._check_end(topic.name, entry, end)
-        return PartitionState(topic.name, topic.topic_id, entry.partition, stream_id, entry.leader, data.log_start, data.committed_end, end)
+        return PartitionOffsets(
+            topic.name, topic.topic_id, entry.partition, stream_id, entry.leader, data.log_start, data.committed_end, end
+        )
 
     def _check_end(self, topic: str, entry: PartitionEntry, end: int) -> None:
         bad = self._tails.doubt_of(entry.leader, StreamId(entry.data.stream_id), end)

@@ -19,10 +19,10 @@ from stream.cache.block_cache import BlockCache
 from stream.compaction.plan import Merge, Output, check_outputs
 from stream.compaction.rewrite import build_output, read_entries
 from stream.errors import NotContiguous, ObjectCorrupt
-from stream.ports import NewObject, ObjectRole, PreparedObject, WalIdentity
+from stream.ports import BrokerIncarnation, NewObject, ObjectRole, PreparedObject
 from stream.read.object_reader import ObjectReader, ObjectReaderConfig
 
-NO_BROKER = WalIdentity(NodeId(-1), NodeEpoch(-1))
+NO_BROKER = BrokerIncarnation(NodeId(-1), NodeEpoch(-1))
 """Stands in the headers of what jobs write."""
 
 _READING = ObjectReaderConfig(whole_bytes_max=64 << 10, get_bytes_max=8 << 20)

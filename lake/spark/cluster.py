@@ -12,7 +12,7 @@ from lake.arrow.background import background
 from lake.arrow.cluster import DEADLINE_S, StoreCluster
 from lake.manifest.errors import TooManyLeases
 from lake.manifest.plan import OffsetRange
-from lake.manifest.view import ClusterView, PartitionState
+from lake.manifest.view import ClusterView, PartitionOffsets
 from lake.spark.errors import InvalidOption, OffsetsMismatch
 from lake.spark.offsets import Offsets, TopicPartition, shown
 from lake.spark.options import Topics
@@ -79,7 +79,7 @@ class SparkCluster(StoreCluster):
         return Found(bounds, {name: existing[name] for name in names})
 
 
-def _bounds(state: PartitionState, read_committed: bool) -> Bounds:
+def _bounds(state: PartitionOffsets, read_committed: bool) -> Bounds:
     return Bounds(state.log_start, state.readable_end(committed=read_committed))
 
 

@@ -56,7 +56,7 @@ class BlockRun:
 
 
 @dataclass(slots=True)
-class CacheBlock:
+class CacheSegment:
     """All entries between two cuts. A stream that is closed in place leaves it (`LogCache.drop`), also while it is being uploaded."""
 
     opened_at: float
@@ -107,9 +107,9 @@ class LogCache:
     def __init__(self, config: StreamConfig) -> None:
         self._config = config
         self._streams: dict[StreamId, _StreamLog] = {}
-        self._blocks: deque[CacheBlock] = deque()
+        self._blocks: deque[CacheSegment] = deque()
         """Oldest first: committed ones, then archived ones. The active block is not among them."""
-        self._active: CacheBlock | None = None
+        self._active: CacheSegment | None = None
         self._size_bytes = 0
         self._uncommitted_bytes = 0
 
@@ -122,7 +122,7 @@ class LogCache:
         return self._uncommitted_bytes
 
     @property
-    def active(self) -> CacheBlock | None:
+    def active(self) -> CacheSegment | None:
         return self._active
 
     @property
@@ -135,7 +135,7 @@ class LogCache:
         """Take in what one WAL slot made durable. Raises NotContiguous before anything of the offending stream is stored."""
         active = self._active
         if active is None:
-            active = self._active = CacheBlock(now, end_sequence)
+            active = self._active = CacheSegment(now, end_sequence)
         active.end_sequence = end_sequence
         active.slot_count += 1
         added = 0
@@ -173,14 +173,14 @@ class LogCache:
             or now - active.opened_at >= min(age_max_ms, config.block_age_max_ms) / 1000
         )
 
-    def archive(self) -> CacheBlock | None:
+    def archive(self) -> CacheSegment | None:
         """Cut: the active block is frozen and handed out for upload; None if there is none."""
         block, self._active = self._active, None
         if block is not None:
             self._blocks.append(block)
         return block
 
-    def mark_committed(self, block: CacheBlock) -> None:
+    def mark_committed(self, block: CacheSegment) -> None:
         """The block's ranges are in the metadata: from now on it may be evicted. Must come in the order of `archive`."""
         index = next(i for i, candidate in enumerate(self._blocks) if not candidate.committed)
         assert self._blocks[index] is block, "blocks are committed in WAL order"
@@ -285,7 +285,7 @@ class LogCache:
                     del self._streams[stream_id]
 
 
-def _merge(older: CacheBlock, newer: CacheBlock) -> None:
+def _merge(older: CacheSegment, newer: CacheSegment) -> None:
     """Two small committed blocks become one, so that an idle broker does not collect thousands of them."""
     for stream_id, run in newer.runs.items():
         known = older.runs.get(stream_id)

@@ -19,7 +19,7 @@ from objectstore.ports import ObjectStore
 from stream.compaction.plan import CompactionConfig, Merge, Output, check_outputs, plan_round, plan_stream, replaced_by
 from stream.compaction.rewrite import Cached, SourceEntries, build_output, nothing_cached, read_entries
 from stream.errors import NotContiguous, ObjectCorrupt, StreamFenced, WalFenced
-from stream.ports import CommitObjects, NewObject, ObjectRange, StreamMetadata, WalIdentity
+from stream.ports import BrokerIncarnation, CommitObjects, NewObject, ObjectRange, StreamMetadata
 from stream.read.object_reader import ObjectReader
 
 _log = structlog.get_logger(__name__)
@@ -69,7 +69,7 @@ class Merger:
         store: ObjectStore,
         metadata: StreamMetadata,
         reader: ObjectReader,
-        writer: WalIdentity,
+        writer: BrokerIncarnation,
         *,
         owned: Callable[[], Iterable[OwnedStream]],
         now_ms: WallClock,

@@ -24,7 +24,7 @@ from stream.format.builder import (
     build_object,
 )
 from stream.format.layout import NO_SEQUENCE
-from stream.ports import ObjectRange, WalIdentity
+from stream.ports import BrokerIncarnation, ObjectRange
 from stream.read.object_reader import ObjectReader
 
 _OBJECTS_READ_AT_ONCE = 4
@@ -86,7 +86,7 @@ async def read_entries(
     return entries
 
 
-def build_output(output: Output, writer: WalIdentity, created_ms: Millis, entries: SourceEntries) -> BuiltObject:
+def build_output(output: Output, writer: BrokerIncarnation, created_ms: Millis, entries: SourceEntries) -> BuiltObject:
     """The object of what was read. Compare its ranges with `plan.check_outputs` before anything is committed."""
     runs = [StreamRun(merge.stream_id, [entry for source in merge.sources for entry in entries[_key(source)]]) for merge in output.merges]
     return build_object(output.role, writer, WalSequence(NO_SEQUENCE), created_ms, runs)

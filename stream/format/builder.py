@@ -21,7 +21,7 @@ from base.ids import (
 from stream.errors import NotContiguous
 from stream.format import layout
 from stream.format.layout import BlockEntry
-from stream.ports import ObjectRole, StreamRange, WalIdentity
+from stream.ports import BrokerIncarnation, ObjectRole, StreamRange
 
 _NO_TIME = Millis(0)
 
@@ -114,7 +114,7 @@ class _Builder:
 
 def build_object(
     role: ObjectRole,
-    writer: WalIdentity,
+    writer: BrokerIncarnation,
     sequence: WalSequence,
     created_ms: Millis,
     runs: Sequence[StreamRun],
@@ -145,12 +145,12 @@ def build_object(
     return BuiltObject(builder.chunks, builder.position + len(index) + len(footer), tuple(builder.ranges), footer)
 
 
-def fence_object(writer: WalIdentity, sequence: WalSequence, created_ms: Millis = _NO_TIME) -> bytes:
+def fence_object(writer: BrokerIncarnation, sequence: WalSequence, created_ms: Millis = _NO_TIME) -> bytes:
     """The object that ends a WAL at slot `sequence`: a header and nothing else. `writer` is who fences, for the fenced one's log."""
     return _pack_header(ObjectRole.FENCE, writer, sequence, created_ms)
 
 
-def _pack_header(role: ObjectRole, writer: WalIdentity, sequence: WalSequence, created_ms: Millis, depth: int = 0) -> bytes:
+def _pack_header(role: ObjectRole, writer: BrokerIncarnation, sequence: WalSequence, created_ms: Millis, depth: int = 0) -> bytes:
     header = bytearray(layout.HEADER_BYTES)
     node_id, node_epoch = writer
     layout.HEADER.pack_into(header, 0, layout.MAGIC, layout.VERSION, role, node_id, node_epoch, sequence, created_ms, depth, 0)

@@ -23,7 +23,7 @@ from stream.batch.header import HEADER_BYTES as BATCH_HEADER_BYTES
 from stream.errors import ObjectCorrupt
 from stream.format import layout
 from stream.format.layout import BlockEntry
-from stream.ports import ObjectRole, StreamRange, WalIdentity
+from stream.ports import BrokerIncarnation, ObjectRole, StreamRange
 
 
 class ObjectHeader(NamedTuple):
@@ -33,7 +33,7 @@ class ObjectHeader(NamedTuple):
     """
 
     role: ObjectRole
-    writer: WalIdentity
+    writer: BrokerIncarnation
     sequence: WalSequence
     created_ms: Millis
     depth: int = 0
@@ -108,7 +108,7 @@ def parse_header(data: Buffer, key: str = "") -> ObjectHeader:
         known_role = ObjectRole(role)
     except ValueError:
         raise ObjectCorrupt(key, 10, f"unknown role {role}") from None
-    writer = WalIdentity(NodeId(node_id), NodeEpoch(node_epoch))
+    writer = BrokerIncarnation(NodeId(node_id), NodeEpoch(node_epoch))
     return ObjectHeader(known_role, writer, WalSequence(sequence), Millis(created_ms), depth)
 
 

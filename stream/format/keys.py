@@ -15,7 +15,7 @@ from base.ids import (
     ObjectId,
     WalSequence,
 )
-from stream.ports import WalIdentity
+from stream.ports import BrokerIncarnation
 
 WAL_ROOT = "wal/"
 DATA_ROOT = "data/"
@@ -40,16 +40,16 @@ _BACKUP_NAME = re.compile(r"[0-9]{20}")
 class WalSlot:
     """One place in one WAL: what a WAL key says."""
 
-    writer: WalIdentity
+    writer: BrokerIncarnation
     sequence: WalSequence
 
 
-def wal_prefix(writer: WalIdentity) -> str:
+def wal_prefix(writer: BrokerIncarnation) -> str:
     """All slots of one WAL, for LIST. Sequences have 20 digits, so key order is slot order."""
     return f"wal/{writer.node_id}/{writer.node_epoch}/"
 
 
-def wal_key(writer: WalIdentity, sequence: WalSequence) -> str:
+def wal_key(writer: BrokerIncarnation, sequence: WalSequence) -> str:
     return f"wal/{writer.node_id}/{writer.node_epoch}/{sequence:020d}"
 
 
@@ -60,7 +60,7 @@ def parse_wal_key(key: str) -> WalSlot | None:
     node_id, node_epoch, sequence = int(match[1]), int(match[2]), int(match[3])
     if node_id >= 1 << 31 or node_epoch > _INT64_MAX or sequence > _INT64_MAX:
         return None
-    return WalSlot(WalIdentity(NodeId(node_id), NodeEpoch(node_epoch)), WalSequence(sequence))
+    return WalSlot(BrokerIncarnation(NodeId(node_id), NodeEpoch(node_epoch)), WalSequence(sequence))
 
 
 def data_key(object_id: ObjectId) -> str:

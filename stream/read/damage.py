@@ -1,8 +1,8 @@
 """Remember which objects reads found damaged or gone, for logs, metrics and the doctor.
 
 Invariant: bounded by `OBJECTS_MAX`. An object that an operator restored leaves the list with the next read of the same place, or when no
-read met it for `KEPT_S`. Times are the caller's monotonic seconds. Pure. Must not decide whether an object is damaged:
-`stream.read.stream_reader` does.
+read met it for `KEPT_S`. Times are the caller's monotonic seconds. Pure.
+Must not decide whether an object is damaged: `stream.read.stream_reader` does.
 """
 
 from collections import Counter, OrderedDict

@@ -24,7 +24,7 @@ from stream.errors import ObjectCorrupt, WalDamaged, WalSlotLost
 from stream.format.builder import fence_object
 from stream.format.decoder import ObjectIndex
 from stream.format.keys import wal_key
-from stream.ports import NewObject, ObjectRole, StreamMetadata, WalIdentity
+from stream.ports import BrokerIncarnation, NewObject, ObjectRole, StreamMetadata
 from stream.recovery.salvage import BadSlot, Salvage
 from stream.recovery.slots_behind import SlotsBehind
 from stream.wal.slot_reader import Keep, read_slot
@@ -36,7 +36,7 @@ _log = structlog.get_logger(__name__)
 class RecoveryReport:
     """end: the fenced slot. committed_object_count: slots that were named in place by this call."""
 
-    failed: WalIdentity
+    failed: BrokerIncarnation
     start: WalSequence
     end: WalSequence
     committed_object_count: int
@@ -47,10 +47,10 @@ class RecoveryReport:
 async def recover_wal(
     store: ObjectStore,
     metadata: StreamMetadata,
-    failed: WalIdentity,
+    failed: BrokerIncarnation,
     start: WalSequence,
     *,
-    recoverer: WalIdentity,
+    recoverer: BrokerIncarnation,
     now_ms: Millis,
     config: StreamConfig,
     keep: Keep | None = None,
@@ -99,10 +99,10 @@ class WalWalk:
     def __init__(
         self,
         store: ObjectStore,
-        failed: WalIdentity,
+        failed: BrokerIncarnation,
         start: WalSequence,
         *,
-        recoverer: WalIdentity | None,
+        recoverer: BrokerIncarnation | None,
         now_ms: Millis,
         config: StreamConfig,
         keep: Keep | None = None,
@@ -162,7 +162,7 @@ class WalWalk:
     async def _read(self, sequence: WalSequence) -> ObjectIndex | None:
         return await read_slot(self._store, self._failed, sequence, tail_bytes=self._tail_bytes, keep=self._keep)
 
-    async def _fence(self, recoverer: WalIdentity, sequence: WalSequence) -> bool:
+    async def _fence(self, recoverer: BrokerIncarnation, sequence: WalSequence) -> bool:
         """Close the first free slot. False: it is not free any more, read it again. Retries inside the store may meet our own fence."""
         try:
             await self._store.put_if_absent(wal_key(self._failed, sequence), fence_object(recoverer, sequence, self._now_ms))

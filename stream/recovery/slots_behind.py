@@ -12,7 +12,7 @@ from base.ids import WalSequence
 from objectstore.ports import ObjectStore
 from stream.errors import ObjectCorrupt
 from stream.format.keys import parse_wal_key, wal_key, wal_prefix
-from stream.ports import WalIdentity
+from stream.ports import BrokerIncarnation
 from stream.wal.slot_reader import read_slot
 
 PROOF_READS_MAX = 8
@@ -25,7 +25,7 @@ LISTED_MAX = 100_000
 class SlotsBehind:
     """One look at one WAL."""
 
-    def __init__(self, store: ObjectStore, writer: WalIdentity, start: WalSequence) -> None:
+    def __init__(self, store: ObjectStore, writer: BrokerIncarnation, start: WalSequence) -> None:
         self._store = store
         self._writer = writer
         self._start = start

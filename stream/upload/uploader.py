@@ -24,12 +24,12 @@ from base.histogram import LatencyHistogram
 from base.ids import WalSequence
 from objectstore.errors import ObjectStoreError
 from objectstore.ports import DELETE_BATCH_COUNT, ObjectStore
-from stream.cache.log_cache import AppendEntry, CacheBlock
+from stream.cache.log_cache import AppendEntry, CacheSegment
 from stream.config import StreamConfig
 from stream.errors import StreamError, WalFailed, WalFenced
 from stream.format.builder import BuiltObject, StreamRun, build_object
 from stream.format.layout import NO_SEQUENCE
-from stream.ports import CommitObjects, NewObject, ObjectRole, PreparedObject, StreamMetadata, WalIdentity
+from stream.ports import BrokerIncarnation, CommitObjects, NewObject, ObjectRole, PreparedObject, StreamMetadata
 from stream.upload.commits import CommitLane
 
 _log = structlog.get_logger(__name__)
@@ -54,7 +54,7 @@ class UploadedObject:
     built: BuiltObject
 
 
-def plan_objects(block: CacheBlock, config: StreamConfig) -> list[PlannedObject]:
+def plan_objects(block: CacheSegment, config: StreamConfig) -> list[PlannedObject]:
     """Streams with much data get objects of their own, the others share; none is larger than one entry more than the limit. Pure."""
     planned: list[PlannedObject] = []
     shared: list[StreamRun] = []
@@ -110,13 +110,13 @@ class Uploader:
         self,
         store: ObjectStore,
         metadata: StreamMetadata,
-        identity: WalIdentity,
+        identity: BrokerIncarnation,
         config: StreamConfig,
         *,
         lane: CommitLane,
         now_ms: WallClock,
         rng: Random,
-        on_committed: Callable[[CacheBlock], list[str]],
+        on_committed: Callable[[CacheSegment], list[str]],
         on_failed: Callable[[StreamError], None],
     ) -> None:
         """on_committed: inside the commit's turn; returns the keys of WAL slots to delete after the grace."""
@@ -136,7 +136,7 @@ class Uploader:
         self._tasks: set[asyncio.Task[Any]] = set()
         self.counts = UploadCounts()
 
-    def submit(self, block: CacheBlock) -> None:
+    def submit(self, block: CacheSegment) -> None:
         """Begin the upload of a block that was just cut. Call in the order of the cuts."""
         self._last = self._loop.create_task(self._process(block, self._last))
         self._keep(self._last)
@@ -153,7 +153,7 @@ class Uploader:
         while self._tasks:
             await asyncio.wait(self._tasks)
 
-    async def _process(self, block: CacheBlock, before: asyncio.Task[bool] | None) -> bool:
+    async def _process(self, block: CacheSegment, before: asyncio.Task[bool] | None) -> bool:
         """True when committed. A block whose predecessor was not must not be: its `wal_committed` would pass over that one's slots."""
         try:
             uploaded, prepared_at = await self._upload(block)
@@ -173,7 +173,7 @@ class Uploader:
             self._delete_after_grace(keys, self._metadata.position())
         return True
 
-    async def _commit(self, block: CacheBlock, uploaded: list[UploadedObject], prepared_at: float) -> None:
+    async def _commit(self, block: CacheSegment, uploaded: list[UploadedObject], prepared_at: float) -> None:
         """Prepared objects expire. When the controller was away for long, or does not know them any more, the block is written anew with
         other ids. Should the first commit have succeeded with its reply lost, the ranges of the second are skipped and its objects are
         destroyed; the janitor deletes objects that expired."""
@@ -187,7 +187,7 @@ class Uploader:
             began = self._loop.time()
         self.counts.latencies["commit"].observe((self._loop.time() - began) * 1_000)
 
-    async def _upload(self, block: CacheBlock) -> tuple[list[UploadedObject], float]:
+    async def _upload(self, block: CacheSegment) -> tuple[list[UploadedObject], float]:
         async with self._uploads:
             planned = plan_objects(block, self._config)
             if not planned:
@@ -261,7 +261,7 @@ class Uploader:
         task.add_done_callback(self._tasks.discard)
 
 
-def _commit_of(block: CacheBlock, uploaded: list[UploadedObject]) -> CommitObjects:
+def _commit_of(block: CacheSegment, uploaded: list[UploadedObject]) -> CommitObjects:
     """What is still ours of the uploaded objects; empty, it just moves the WAL's committed slot."""
     objects: list[NewObject] = []
     for item in uploaded:

@@ -8,4 +8,4 @@ from stream.cache.log_cache import AppendEntry
 AppendDone: TypeAlias = Callable[[Exception | None], None]
 """None: durable. Called once, on the loop."""
 
-AppendGroup: TypeAlias = tuple[Sequence[AppendEntry], AppendDone]
+WalAppend: TypeAlias = tuple[Sequence[AppendEntry], AppendDone]

@@ -14,7 +14,7 @@ from stream.errors import ObjectCorrupt
 from stream.format.decoder import NeedMore, ObjectIndex, parse_tail
 from stream.format.keys import wal_key
 from stream.format.layout import TAIL_BYTES
-from stream.ports import WalIdentity
+from stream.ports import BrokerIncarnation
 
 _log = get_logger()
 
@@ -26,7 +26,7 @@ Keep = Callable[[str, ObjectIndex, bytes], None]
 
 
 async def read_slot(
-    store: ObjectStore, writer: WalIdentity, sequence: WalSequence, *, tail_bytes: int = TAIL_BYTES, keep: Keep | None = None
+    store: ObjectStore, writer: BrokerIncarnation, sequence: WalSequence, *, tail_bytes: int = TAIL_BYTES, keep: Keep | None = None
 ) -> ObjectIndex | None:
     """The slot's index; None: the slot is free. Raises ObjectCorrupt, ObjectStoreError."""
     for _ in range(_READ_TRIES - 1):
@@ -38,7 +38,7 @@ async def read_slot(
 
 
 async def _read_once(
-    store: ObjectStore, writer: WalIdentity, sequence: WalSequence, tail_bytes: int, keep: Keep | None
+    store: ObjectStore, writer: BrokerIncarnation, sequence: WalSequence, tail_bytes: int, keep: Keep | None
 ) -> ObjectIndex | None:
     key = wal_key(writer, sequence)
     try:

@@ -9,7 +9,7 @@ from collections.abc import Callable, Sequence
 from typing import Protocol
 
 from base.ids import WalSequence
-from stream.wal.append import AppendGroup
+from stream.wal.append import WalAppend
 
 
 class RequestTrace(Protocol):
@@ -37,6 +37,6 @@ class Tracing(Protocol):
         """None: this request is not traced. received_at: of the loop's clock."""
         ...
 
-    def put_began(self, sequence: WalSequence, groups: Sequence[AppendGroup]) -> BulkTrace | None:
+    def put_began(self, sequence: WalSequence, groups: Sequence[WalAppend]) -> BulkTrace | None:
         """None: no traced request is in it."""
         ...

@@ -21,8 +21,8 @@ from stream.config import StreamConfig
 from stream.errors import StreamError, WalFailed
 from stream.format.builder import StreamRun, build_object
 from stream.format.keys import wal_key
-from stream.ports import ObjectRole, StreamRange, WalIdentity
-from stream.wal.append import AppendGroup
+from stream.ports import BrokerIncarnation, ObjectRole, StreamRange
+from stream.wal.append import WalAppend
 from stream.wal.core import Bulk, WalCore
 from stream.wal.slot_writer import PutCounts, SlotWriter
 from stream.wal.tracing import BulkTrace, Tracing
@@ -39,7 +39,7 @@ class DurableBulk:
     size_bytes: int
     ranges: tuple[StreamRange, ...]
     runs: dict[StreamId, list[AppendEntry]]
-    groups: list[AppendGroup]
+    groups: list[WalAppend]
 
 
 class Wal:
@@ -48,13 +48,13 @@ class Wal:
     def __init__(
         self,
         store: ObjectStore,
-        identity: WalIdentity,
+        identity: BrokerIncarnation,
         config: StreamConfig,
         *,
         now_ms: WallClock,
         rng: Random,
         on_durable: Callable[[DurableBulk], None],
-        on_failed: Callable[[StreamError, list[AppendGroup]], None],
+        on_failed: Callable[[StreamError, list[WalAppend]], None],
         tracing: Tracing | None = None,
     ) -> None:
         """on_durable: in slot order. on_failed: once, with everything that was not handed to on_durable."""
@@ -66,7 +66,7 @@ class Wal:
         self._on_failed = on_failed
         self._loop = asyncio.get_running_loop()
         self._clock: MonotonicClock = self._loop.time
-        self._core: WalCore[AppendGroup] = WalCore(config)
+        self._core: WalCore[WalAppend] = WalCore(config)
         self._written: dict[WalSequence, DurableBulk] = {}
         self._puts: set[asyncio.Task[None]] = set()
         self._poll_scheduled = False
@@ -103,7 +103,7 @@ class Wal:
     def failure(self) -> StreamError | None:
         return self._failure
 
-    def append(self, group: AppendGroup, size_bytes: int) -> None:
+    def append(self, group: WalAppend, size_bytes: int) -> None:
         """Hand a group over. PUTs are started once per turn of the loop, so requests that arrive together share a slot."""
         self._core.append(group, size_bytes, self._clock())
         if not self._poll_scheduled:
@@ -162,7 +162,7 @@ class Wal:
         self._timer = None
         self._poll()
 
-    async def _write(self, bulk: Bulk[AppendGroup]) -> None:
+    async def _write(self, bulk: Bulk[WalAppend]) -> None:
         sequence = bulk.sequence
         trace = None if self._tracing is None else self._tracing.put_began(sequence, bulk.groups)
         try:
@@ -203,7 +203,7 @@ def _trace_failed(trace: BulkTrace | None, error: Exception) -> None:
         trace.failed(error)
 
 
-def _by_stream(groups: list[AppendGroup]) -> dict[StreamId, list[AppendEntry]]:
+def _by_stream(groups: list[WalAppend]) -> dict[StreamId, list[AppendEntry]]:
     """Entries of one bulk by stream; per stream they are in the order of appending, which is offset order. 0.15 us per entry."""
     runs: dict[StreamId, list[AppendEntry]] = {}
     for entries, _ in groups:

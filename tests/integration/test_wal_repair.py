@@ -13,7 +13,7 @@ from deploy.cli.app import app
 from lake.manifest.errors import EndInDoubt
 from stream.config import StreamConfig
 from stream.format.keys import parse_wal_key
-from stream.ports import WalIdentity
+from stream.ports import BrokerIncarnation
 from tests.support.threaded_cluster import ThreadedCluster, until
 
 SLOTS = 12
@@ -30,11 +30,11 @@ def cluster(tmp_path: Path) -> Iterator[ThreadedCluster]:
         yield running
 
 
-def leader(cluster: ThreadedCluster, topic: str) -> WalIdentity:
-    def look(image: Any) -> WalIdentity:
+def leader(cluster: ThreadedCluster, topic: str) -> BrokerIncarnation:
+    def look(image: Any) -> BrokerIncarnation:
         return leader_of(image.topics.by_name(topic).partitions[0])
 
-    found: WalIdentity = cluster.image(look)
+    found: BrokerIncarnation = cluster.image(look)
     return found
 
 

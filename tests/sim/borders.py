@@ -50,7 +50,7 @@ def patched_borders(world: "World") -> Iterator[None]:
         (server_module, "Listener", SimListener),
         (transport_module, "_Sender", SimRaftSender),
         (main_module, "RaftQuorum", SimQuorum),
-        (main_module, "Reign", SimReign),
+        (main_module, "ActiveController", SimReign),
         (reign_module, "uuid4", new_uuid),
         (identity_module, "new_id", lambda: new_uuid().hex[:22]),
         (client_module, "uuid4", lambda: UUID(int=rng.getrandbits(128))),

@@ -18,7 +18,7 @@ from controller.metadata.objects import ObjectPhase
 from stream.batch.records import Record
 from stream.format.decoder import NeedMore, ObjectIndex, parse_tail
 from stream.format.keys import parse_data_key, parse_wal_key
-from stream.ports import ObjectRole, WalIdentity
+from stream.ports import BrokerIncarnation, ObjectRole
 from tests.sim.store import Bucket
 from tests.support.history import History, Part, missing_objects, orphaned_objects
 
@@ -39,7 +39,7 @@ class _Wal:
 class _Stretch:
     start: int
     end: int
-    writer: WalIdentity
+    writer: BrokerIncarnation
     slot: int
 
 
@@ -48,13 +48,13 @@ class Checker:
         self._bucket = bucket
         self._image = image
         self._fail = fail
-        self._wals: dict[WalIdentity, _Wal] = {}
+        self._wals: dict[BrokerIncarnation, _Wal] = {}
         self._stretches: dict[StreamId, list[_Stretch]] = {}
         self._history = History(fail)
         self._acked_end: dict[Part, dict[int, int]] = {}
         """By leader epoch: a paused process may open late, what its successors acknowledged is not its to know."""
         self._watermarks: dict[tuple[Part, int], int] = {}
-        self._owners: dict[tuple[Part, int], WalIdentity] = {}
+        self._owners: dict[tuple[Part, int], BrokerIncarnation] = {}
         self.acked = self._history.acked
         self.check_all_read = self._history.check_all_read
         self.check_order = self._history.check_order
@@ -95,7 +95,7 @@ class Checker:
         while wal.durable_end in wal.slots and wal.durable_end != wal.fence:
             wal.durable_end += 1
 
-    def _add_stretches(self, writer: WalIdentity, sequence: int, index: ObjectIndex) -> None:
+    def _add_stretches(self, writer: BrokerIncarnation, sequence: int, index: ObjectIndex) -> None:
         for item in index.ranges:
             self._stretches.setdefault(item.stream_id, []).append(_Stretch(item.start_offset, item.end_offset, writer, sequence))
 
@@ -114,7 +114,7 @@ class Checker:
         if self._wals[slot.writer].fence == slot.sequence:
             self._fail(f"{key} is deleted, it is a fence")
 
-    def is_own_slot(self, writer: WalIdentity, key: str) -> bool:
+    def is_own_slot(self, writer: BrokerIncarnation, key: str) -> bool:
         data = self._bucket.peek(key)
         if data is None:
             return False
@@ -126,7 +126,7 @@ class Checker:
     def sent(self, part: Part, identities: Iterable[bytes]) -> None:
         self._history.sent(part, identities)
 
-    def opened(self, part: Part, epoch: int, writer: WalIdentity, high_watermark: int) -> None:
+    def opened(self, part: Part, epoch: int, writer: BrokerIncarnation, high_watermark: int) -> None:
         """A leader begins to serve."""
         self._own(part, epoch, writer)
         acked = max((end for acked_in, end in self._acked_end.get(part, {}).items() if acked_in <= epoch), default=0)
@@ -134,7 +134,7 @@ class Checker:
             self._fail(f"{part} opens at {high_watermark} with epoch {epoch} at {writer}, {acked} was acknowledged")
         self.watermark(part, epoch, high_watermark)
 
-    def acknowledged(self, part: Part, epoch: int | None, writer: WalIdentity, base: int, identities: list[bytes]) -> None:
+    def acknowledged(self, part: Part, epoch: int | None, writer: BrokerIncarnation, base: int, identities: list[bytes]) -> None:
         """A broker says that these records are safe, at these offsets."""
         if epoch is not None:
             self._own(part, epoch, writer)
@@ -179,11 +179,11 @@ class Checker:
         """Of everything that was acknowledged so far."""
         return max(self._acked_end.get(part, {}).values(), default=0)
 
-    def is_owner(self, part: Part, epoch: int, writer: WalIdentity) -> bool:
+    def is_owner(self, part: Part, epoch: int, writer: BrokerIncarnation) -> bool:
         """Is this the leader of that epoch?"""
         return self._owners.get((part, epoch)) == writer
 
-    def _own(self, part: Part, epoch: int, writer: WalIdentity) -> None:
+    def _own(self, part: Part, epoch: int, writer: BrokerIncarnation) -> None:
         owner = self._owners.setdefault((part, epoch), writer)
         if owner != writer:
             self._fail(f"{part} epoch {epoch} is served by {owner} and by {writer}")

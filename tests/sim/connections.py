@@ -3,7 +3,8 @@
 As over TCP, a request is not doubled and does not overtake another of its connection; whoever gives up on an answer closes the connection,
 which the other side sees behind the request, and then cancels what still runs, as `broker.network.connection` does. What was carried out by
 then, nobody knows. Requests are whole Kafka frames and go through the real dispatcher. Connections are numbered as clients make them: real
-clients speak (ApiVersions) on one before they use it, so that brokers accept them in that order. Must not: retry.
+clients speak (ApiVersions) on one before they use it, so that brokers accept them in that order.
+Must not: retry.
 """
 
 import asyncio

@@ -22,7 +22,7 @@ from controller.api.errors import (
     SnapshotMissing,
 )
 from controller.config import ControllerConfig
-from controller.leader.active_controller import Reign
+from controller.leader.active_controller import ActiveController
 from controller.main import ControllerServer
 from controller.metadata.image import MetadataImage
 from controller.metadata.records import ControllerEpoch, MetadataOffset
@@ -142,7 +142,7 @@ class SimQuorum(RaftQuorum):
         self._sim.metadata.confirmed(self._sim.number, epoch, since_s)
 
 
-class SimReign(Reign):
+class SimReign(ActiveController):
     def __init__(self, config: Any, quorum: Any, image: MetadataImage, *args: Any, **options: Any) -> None:
         sim = _of_this_process()
         sim.metadata.reign_begins(sim.number, image)

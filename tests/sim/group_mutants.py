@@ -8,7 +8,7 @@ from typing import Any
 
 from broker.coordination.compaction import Compactor
 from broker.coordination.log import TopicLog
-from broker.coordination.shards import Coordinated
+from broker.coordination.shards import CoordinatorShards
 from broker.groups.classic import ClassicGroup
 from broker.groups.coordinator import GroupCoordinator
 from broker.groups.state import Group
@@ -44,7 +44,7 @@ def _stale_coordinator_answers() -> list[Patch]:
 
 
 def _tombstones_behind_commits_in_flight() -> list[Patch]:
-    return [(Coordinated, "in_flight", lambda _self, _partition: ())]
+    return [(CoordinatorShards, "in_flight", lambda _self, _partition: ())]
 
 
 def _groups_with_commits_in_flight_forgotten() -> list[Patch]:

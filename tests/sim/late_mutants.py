@@ -6,7 +6,7 @@ from typing import Any
 import broker.groups.coordinator as groups
 import broker.transactions.coordinator as transactions
 from broker.coordination.connection_order import ConnectionOrder
-from broker.partition.append import AppendGroup
+from broker.partition.append import PartitionAppend
 from broker.partition.producer_state import ProducerState
 from broker.transactions.coordinator import TransactionCoordinator
 
@@ -19,13 +19,13 @@ def _late_markers_end_what_is_open() -> list[Patch]:
 
 def _late_markers_settle_offsets() -> list[Patch]:
     """They are not appended, but the group takes them for the end of the transaction whose offsets it holds."""
-    real = AppendGroup._await_repetition
+    real = PartitionAppend._await_repetition
 
-    def await_repetition(self: AppendGroup, partition: Any, known: Any, batch: Any, outcome: Any) -> None:
+    def await_repetition(self: PartitionAppend, partition: Any, known: Any, batch: Any, outcome: Any) -> None:
         real(self, partition, known, batch, outcome)
         outcome.is_repetition = False
 
-    return [(AppendGroup, "_await_repetition", await_repetition)]
+    return [(PartitionAppend, "_await_repetition", await_repetition)]
 
 
 def _serials_begin_anew() -> list[Patch]:

@@ -31,7 +31,7 @@ from stream.cache.block_cache import BlockCache
 from stream.errors import ObjectCorrupt
 from stream.format.decoder import NeedMore, ObjectIndex, parse_tail
 from stream.format.keys import WalSlot, parse_wal_key, wal_key
-from stream.ports import ObjectRange, ObjectRole, StreamRange, WalIdentity
+from stream.ports import BrokerIncarnation, ObjectRange, ObjectRole, StreamRange
 from stream.read.object_reader import ObjectReader
 from tests.sim.checkers import Part
 from tests.sim.store import BucketListener, SimStore
@@ -101,7 +101,7 @@ class LostSlots:
             world.replace(broker)
             world.later(rng.choice((0.5, 4.0, 15.0)), broker.process.resume, world.loop)
 
-    def _candidates(self, writer: WalIdentity) -> list[str]:
+    def _candidates(self, writer: BrokerIncarnation) -> list[str]:
         """Slots that are not committed, and were durable by the word of the last one; at most one WAL of each broker is damaged at once."""
         wal = self._world.metadata.image.nodes.wal(writer)
         if wal is None or wal.ended or any(_slot(key).writer == writer for key in self._lost):
@@ -218,7 +218,7 @@ class TailReader:
                 batches = await self._read(part, state.log_start, state.end_offset)
                 self._world.checker.fetched(part, state.end_offset, state.log_start, batches)
 
-    def _due(self, part: Part) -> tuple[int, int, set[WalIdentity], int]:
+    def _due(self, part: Part) -> tuple[int, int, set[BrokerIncarnation], int]:
         """What is acknowledged, what is committed, which WALs run, and who leads, now."""
         image = self._world.metadata.image
         topic = image.topics.by_name(part[0])

@@ -12,7 +12,7 @@ import broker.partition.log as partition_log
 import controller.managers.commits as commits
 import controller.managers.replacement as replacement
 from base.ids import WalSequence
-from broker.partition.append import AppendGroup
+from broker.partition.append import PartitionAppend
 from broker.partition.partition import Partition
 from broker.partition.producer_state import ProducerState
 from broker.partition.refused import RefusedBatches
@@ -25,7 +25,7 @@ from controller.writer.runtime import Runtime
 from objectstore.errors import PreconditionFailed
 from stream.errors import WalFenced
 from stream.format.keys import wal_prefix
-from stream.ports import WalIdentity
+from stream.ports import BrokerIncarnation
 from stream.recovery.recoverer import WalWalk
 from stream.storage import Storage
 from stream.upload.uploader import Uploader
@@ -97,7 +97,7 @@ def _any_412_is_success() -> list[Patch]:
 
 
 def _recovery_without_fence() -> list[Patch]:
-    async def fence(_: Any, __: WalIdentity, ___: WalSequence) -> bool:
+    async def fence(_: Any, __: BrokerIncarnation, ___: WalSequence) -> bool:
         return True
 
     return [(WalWalk, "_fence", fence)]
@@ -120,7 +120,7 @@ def _recovery_stops_early() -> list[Patch]:
     """A 412 on the fence is taken for somebody else's fence, although the writer's last PUT landed in between."""
     real = WalWalk._fence
 
-    async def fence(self: Any, recoverer: WalIdentity, sequence: WalSequence) -> bool:
+    async def fence(self: Any, recoverer: BrokerIncarnation, sequence: WalSequence) -> bool:
         await real(self, recoverer, sequence)
         return True
 
@@ -180,12 +180,12 @@ def _producers_not_restored() -> list[Patch]:
 
 
 def _duplicate_answered_at_once() -> list[Patch]:
-    def await_repetition(_: AppendGroup, partition: Partition, batch: Any, outcome: Any) -> None:
+    def await_repetition(_: PartitionAppend, partition: Partition, batch: Any, outcome: Any) -> None:
         outcome.base_offset = batch.base_offset
         outcome.end_offset = batch.end_offset
         outcome.log_start_offset = partition.log_start_offset
 
-    return [(AppendGroup, "_await_repetition", await_repetition)]
+    return [(PartitionAppend, "_await_repetition", await_repetition)]
 
 
 def _sequences_not_checked() -> list[Patch]:
@@ -305,10 +305,10 @@ def _image_not_rebuilt_after_a_reign() -> list[Patch]:
 
 
 def _snapshot_of_what_is_not_committed() -> list[Patch]:
-    async def between(self: Runtime, look: Any) -> Any:
+    async def with_committed_image(self: Runtime, look: Any) -> Any:
         return look(self._image)
 
-    return [(Runtime, "between", between)]
+    return [(Runtime, "with_committed_image", with_committed_image)]
 
 
 def _wal_trimmed_by_list() -> list[Patch]:

@@ -51,7 +51,7 @@ from stream.cache.block_cache import BlockCache
 from stream.compaction.compactor import Merger
 from stream.errors import StreamError, WalFenced
 from stream.format.keys import wal_key
-from stream.ports import WalIdentity
+from stream.ports import BrokerIncarnation
 from stream.read.object_reader import ObjectReader
 from stream.recovery.recoverer import recover_wal
 from stream.storage import Storage
@@ -98,7 +98,7 @@ class SimBroker:
         self.process = Process(f"b{node_id}.{start}")
         self.process.network = world.network
         self.node_id = NodeId(node_id)
-        self.me = WalIdentity(self.node_id, world.no_epoch)
+        self.me = BrokerIncarnation(self.node_id, world.no_epoch)
         self.cluster_id = "sim"
         self.config = BrokerConfig(
             node_id=node_id,
@@ -172,7 +172,7 @@ class SimBroker:
             wal_delete_grace_ms=limits.stream.wal_delete_grace_ms,
         )
         registered = await self.client.register_broker(request, timeout_s=30)
-        me = self.me = WalIdentity(registered.node_id, registered.node_epoch)
+        me = self.me = BrokerIncarnation(registered.node_id, registered.node_epoch)
         self.follower = MetadataFollower(self.client, me, rng=self.rng)
         self.client.bind(self.follower)
         await self.follower.start(30)

@@ -8,7 +8,7 @@ import broker.handlers.list_offsets as list_handler
 import broker.handlers.offset_for_leader_epoch as epoch_handler
 import stream.read.stream_reader as reading
 from broker.errors import ErrorCode
-from broker.partition.append import AppendGroup
+from broker.partition.append import PartitionAppend
 from broker.partition.leader_epochs import LeaderEpochs
 from controller.api.lease import Lease
 from stream.batch.records import decode_records
@@ -39,7 +39,7 @@ def _refused_connection_is_a_proof() -> list[Patch]:
 
 def _sequences_judged_without_a_lease() -> list[Patch]:
     """A leader that may lead no more says what is out of order."""
-    return [(AppendGroup, "_certain", lambda _, plan: (plan.code, plan.message))]
+    return [(PartitionAppend, "_certain", lambda _, plan: (plan.code, plan.message))]
 
 
 def _leader_epochs_ignored() -> list[Patch]:

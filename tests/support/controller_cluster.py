@@ -17,7 +17,7 @@ from controller.main import ControllerServer
 from controller.metadata.image import MetadataImage
 from controller.writer.runtime import Runtime
 from objectstore.memory import MemoryStore
-from stream.ports import WalIdentity
+from stream.ports import BrokerIncarnation
 
 
 async def until(condition: Callable[[], object], timeout_s: float = 10.0) -> None:
@@ -35,7 +35,7 @@ async def until_async(read: Callable[[], Awaitable[object]], expected: object, t
 class Broker:
     """The controller's side of one broker: client, follower, stream metadata."""
 
-    def __init__(self, client: ControllerClient, follower: MetadataFollower, node: WalIdentity) -> None:
+    def __init__(self, client: ControllerClient, follower: MetadataFollower, node: BrokerIncarnation) -> None:
         self.client = client
         self.follower = follower
         self.node = node
@@ -90,7 +90,7 @@ class Cluster:
         client = self.client()
         request = m.RegisterBroker(node_id=NodeId(node_id), incarnation_id=uuid4(), host="", port=9092, machine_host="127.0.0.1")
         registered = await client.register_broker(request)
-        node = WalIdentity(registered.node_id, registered.node_epoch)
+        node = BrokerIncarnation(registered.node_id, registered.node_epoch)
         follower = MetadataFollower(client, node, heartbeat_interval_s=0.05)
         await follower.start(5.0)
         client.bind(follower)

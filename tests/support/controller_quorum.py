@@ -15,7 +15,7 @@ from controller.config import ControllerConfig
 from controller.main import ControllerServer
 from controller.raft.transport import PeerTransport
 from objectstore.memory import MemoryStore
-from stream.ports import WalIdentity
+from stream.ports import BrokerIncarnation
 from tests.support.controller_cluster import Broker, until
 from tests.support.ports import free_ports
 
@@ -96,7 +96,7 @@ class Quorum:
         client = self.client()
         request = m.RegisterBroker(node_id=NodeId(-1), incarnation_id=uuid4(), host="", port=9092, machine_host="127.0.0.1")
         registered = await client.register_broker(request)
-        node = WalIdentity(registered.node_id, registered.node_epoch)
+        node = BrokerIncarnation(registered.node_id, registered.node_epoch)
         follower = MetadataFollower(client, node, heartbeat_interval_s=0.05)
         await follower.start(5.0)
         client.bind(follower)

@@ -29,7 +29,7 @@ from stream.format.builder import (
     build_object,
 )
 from stream.format.layout import NO_SEQUENCE
-from stream.ports import ObjectRole, WalIdentity
+from stream.ports import BrokerIncarnation, ObjectRole
 
 ALL = NAMES
 Row = tuple[int, int, bytes | None, bytes | None, tuple[tuple[str, bytes | None], ...]]
@@ -87,7 +87,7 @@ def entry_of(batch: bytes | bytearray) -> RunEntry:
 
 def build(runs: dict[int, Sequence[bytes | bytearray]], *, block_bytes_max: int = 1 << 20) -> BuiltObject:
     """A stream-set object: stream id to its batches."""
-    writer = WalIdentity(NodeId(1), NodeEpoch(1))
+    writer = BrokerIncarnation(NodeId(1), NodeEpoch(1))
     entries = [StreamRun(StreamId(stream), [entry_of(batch) for batch in batches]) for stream, batches in sorted(runs.items())]
     role, sequence = ObjectRole.STREAM_SET, WalSequence(NO_SEQUENCE)
     return build_object(role, writer, sequence, Millis(0), entries, block_bytes_max=block_bytes_max)

@@ -21,6 +21,7 @@ from base.ids import (
 from stream.errors import NotContiguous, StreamFenced, StreamNotClosed, StreamNotOpened, WalFenced
 from stream.format.keys import data_key, parse_wal_key
 from stream.ports import (
+    BrokerIncarnation,
     CommitObjects,
     NewObject,
     ObjectRange,
@@ -28,17 +29,16 @@ from stream.ports import (
     OpenStream,
     PreparedObject,
     StreamRange,
-    WalIdentity,
 )
 
 NO_EPOCH, ZERO, FIRST_SLOT = StreamEpoch(-1), Offset(0), WalSequence(0)
-NOBODY = WalIdentity(NodeId(-1), NodeEpoch(-1))
+NOBODY = BrokerIncarnation(NodeId(-1), NodeEpoch(-1))
 
 
 @dataclass
 class MemoryStream:
     epoch: StreamEpoch = NO_EPOCH
-    owner: WalIdentity = NOBODY
+    owner: BrokerIncarnation = NOBODY
     opened: bool = False
     start_offset: Offset = ZERO
     end_offset: Offset = ZERO
@@ -54,31 +54,31 @@ class MemoryWal:
 class MemoryController:
     def __init__(self) -> None:
         self.streams: dict[StreamId, MemoryStream] = {}
-        self.wals: dict[WalIdentity, MemoryWal] = {}
-        self.fenced: set[WalIdentity] = set()
+        self.wals: dict[BrokerIncarnation, MemoryWal] = {}
+        self.fenced: set[BrokerIncarnation] = set()
         self.objects: dict[ObjectId, NewObject] = {}
         self.in_place: dict[str, ObjectId] = {}
         self.commits: list[CommitObjects] = []
         """Every commit that took effect, in order."""
         self.data_streams: dict[StreamId, StreamId] = {}
         """Of streams that are no data streams themselves, the one beside them."""
-        self.accepted: dict[WalIdentity, set[WalSequence]] = {}
+        self.accepted: dict[BrokerIncarnation, set[WalSequence]] = {}
         self._next_object_id = 1
 
     def create_stream(self, stream_id: int) -> StreamId:
         self.streams[StreamId(stream_id)] = MemoryStream()
         return StreamId(stream_id)
 
-    def fence(self, writer: WalIdentity) -> None:
+    def fence(self, writer: BrokerIncarnation) -> None:
         self.fenced.add(writer)
 
     def of(self, node_id: int, node_epoch: int) -> "MemoryStreamMetadata":
         """The view of one broker start."""
-        writer = WalIdentity(NodeId(node_id), NodeEpoch(node_epoch))
+        writer = BrokerIncarnation(NodeId(node_id), NodeEpoch(node_epoch))
         self.wals.setdefault(writer, MemoryWal())
         return MemoryStreamMetadata(self, writer)
 
-    def check_node(self, writer: WalIdentity) -> None:
+    def check_node(self, writer: BrokerIncarnation) -> None:
         if writer in self.fenced:
             raise WalFenced(self.wals[writer].committed, "the controller: the node is fenced")
 
@@ -92,7 +92,7 @@ class MemoryController:
                 assert before.range.end_offset == after.range.start_offset, f"a gap in stream {stream_id}"
             assert not stream.ranges or stream.ranges[-1].range.end_offset == stream.end_offset
 
-    def commit(self, writer: WalIdentity, commit: CommitObjects) -> None:
+    def commit(self, writer: BrokerIncarnation, commit: CommitObjects) -> None:
         self.check_node(writer)
         prepared = [item for item in commit.objects if item.object_id is not None]
         repeated = any(item.object_id in self.objects for item in prepared)
@@ -126,8 +126,8 @@ class MemoryController:
 
     def commit_recovered(
         self,
-        recoverer: WalIdentity,
-        failed: WalIdentity,
+        recoverer: BrokerIncarnation,
+        failed: BrokerIncarnation,
         objects: Sequence[NewObject],
         done: bool,
         end: WalSequence,
@@ -162,7 +162,7 @@ class MemoryController:
                 stream.opened = False
         wal.end = None if held else end
 
-    def _check_slot(self, writer: WalIdentity, item: NewObject) -> None:
+    def _check_slot(self, writer: BrokerIncarnation, item: NewObject) -> None:
         if item.object_id is not None:
             return
         slot = parse_wal_key(item.key)
@@ -171,7 +171,7 @@ class MemoryController:
         assert slot.sequence >= self.wals[writer].committed, f"{item.key} lies below the committed slot: it may be deleted"
 
     @staticmethod
-    def _check_owner(stream_id: StreamId, stream: MemoryStream, writer: WalIdentity) -> None:
+    def _check_owner(stream_id: StreamId, stream: MemoryStream, writer: BrokerIncarnation) -> None:
         if not stream.opened:
             raise StreamNotOpened(stream_id)
         if stream.owner != writer:
@@ -183,7 +183,7 @@ class MemoryController:
             raise NotContiguous(part.stream_id, end, part.start_offset)
 
     def _check_close(
-        self, stream_id: StreamId, epoch: StreamEpoch, end_offset: Offset, ends: dict[StreamId, Offset], writer: WalIdentity
+        self, stream_id: StreamId, epoch: StreamEpoch, end_offset: Offset, ends: dict[StreamId, Offset], writer: BrokerIncarnation
     ) -> None:
         stream = self.streams.get(stream_id)
         if stream is None:
@@ -219,7 +219,7 @@ class Disturbance:
 class MemoryStreamMetadata:
     """`stream.ports.StreamMetadata` of one broker start."""
 
-    def __init__(self, controller: MemoryController, writer: WalIdentity) -> None:
+    def __init__(self, controller: MemoryController, writer: BrokerIncarnation) -> None:
         self.controller = controller
         self.writer = writer
         self.disturbances: deque[Disturbance] = deque()
@@ -289,18 +289,18 @@ class MemoryStreamMetadata:
     def committed_end(self, stream_id: StreamId) -> Offset:
         return self.controller.streams[stream_id].end_offset
 
-    def streams_owned_by(self, owner: WalIdentity) -> dict[StreamId, Offset]:
+    def streams_owned_by(self, owner: BrokerIncarnation) -> dict[StreamId, Offset]:
         streams = self.controller.streams
         return {key: max(item.end_offset, item.start_offset) for key, item in streams.items() if item.opened and item.owner == owner}
 
     def data_streams_of(self, stream_ids: Iterable[StreamId]) -> dict[StreamId, StreamId]:
         return {stream_id: self.controller.data_streams.get(stream_id, stream_id) for stream_id in stream_ids}
 
-    def accepted_losses(self, writer: WalIdentity) -> Collection[WalSequence]:
+    def accepted_losses(self, writer: BrokerIncarnation) -> Collection[WalSequence]:
         return self.controller.accepted.get(writer, set())
 
     async def commit_recovered(
-        self, failed: WalIdentity, objects: Sequence[NewObject], *, done: bool, end: WalSequence, held: Sequence[StreamId] = ()
+        self, failed: BrokerIncarnation, objects: Sequence[NewObject], *, done: bool, end: WalSequence, held: Sequence[StreamId] = ()
     ) -> None:
         await self._begin("commit_recovered")
         self.controller.commit_recovered(self.writer, failed, objects, done, end, held)

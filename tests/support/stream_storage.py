@@ -15,7 +15,7 @@ from objectstore.ports import Body, ObjectInfo, ObjectStore, ObjectTail
 from stream.batch.records import Record, decode_records, encode_batch
 from stream.config import StreamConfig
 from stream.errors import StreamError
-from stream.ports import OpenStream, WalIdentity
+from stream.ports import BrokerIncarnation, OpenStream
 from stream.storage import AppendEntry, Storage, StreamHandle
 from tests.support.stream_metadata import MemoryController, MemoryStreamMetadata
 
@@ -140,7 +140,7 @@ class Node:
         self, store: ObjectStore, controller: MemoryController, node_id: int = 1, node_epoch: int = 1, config: StreamConfig = FAST
     ) -> None:
         self.metadata: MemoryStreamMetadata = controller.of(node_id, node_epoch)
-        self.identity: WalIdentity = self.metadata.writer
+        self.identity: BrokerIncarnation = self.metadata.writer
         self.fenced_by: list[StreamError] = []
         self.acknowledged: list[tuple[int, int]] = []
         """(stream, end offset) in the order of the acks."""

@@ -9,7 +9,7 @@ from collections.abc import Iterator
 from importlib.metadata import version
 
 from base.histogram import Latencies
-from controller.leader.active_controller import Reign
+from controller.leader.active_controller import ActiveController
 from controller.main import ControllerHealth, ControllerServer
 from controller.metadata.image import MetadataImage
 from controller.metadata.objects import ObjectPhase
@@ -57,7 +57,7 @@ def _quorum(server: ControllerServer, quorum: RaftQuorum) -> Iterator[Reading]:
     yield table.FSYNC, (), quorum.writes.freeze()
 
 
-def _reign(quorum: RaftQuorum, reign: Reign | None) -> Iterator[Reading]:
+def _reign(quorum: RaftQuorum, reign: ActiveController | None) -> Iterator[Reading]:
     counters = None if reign is None else reign.runtime.counters
     yield table.COMMIT, (), Latencies() if counters is None else counters.commits.freeze()
     yield table.CONTROLLER_REQUESTS, (), 0 if counters is None else counters.requests

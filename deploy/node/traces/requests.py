@@ -20,7 +20,7 @@ from opentelemetry.trace import Link, Span, SpanKind, Status, StatusCode, Tracer
 from base.ids import WalSequence
 
 if TYPE_CHECKING:
-    from stream.wal.append import AppendDone, AppendGroup
+    from stream.wal.append import AppendDone, WalAppend
 
 
 class _Waiting(NamedTuple):
@@ -44,7 +44,7 @@ class RequestTracing:
         waited_s = asyncio.get_running_loop().time() - received_at
         return _Request(self._tracer, self._waiting, time.time_ns() - int(waited_s * 1e9), client)
 
-    def put_began(self, sequence: WalSequence, groups: "Sequence[AppendGroup]") -> "_Put | None":
+    def put_began(self, sequence: WalSequence, groups: "Sequence[WalAppend]") -> "_Put | None":
         if not self._waiting:
             return None
         waiting = [found for _, done in groups if (found := self._waiting.pop(done, None)) is not None]

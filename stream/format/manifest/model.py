@@ -20,7 +20,7 @@ from base.ids import (
     StreamId,
     WalSequence,
 )
-from stream.ports import WalIdentity
+from stream.ports import BrokerIncarnation
 
 PARTITIONS_PER_SHARD = 256
 """A shard is what changes when one of its partitions does, and what a reader of a topic gets with one request."""
@@ -50,8 +50,8 @@ class LiveWal(msgspec.Struct, frozen=True, array_like=True):
     first_slot: WalSequence
 
     @property
-    def writer(self) -> WalIdentity:
-        return WalIdentity(self.node_id, self.node_epoch)
+    def writer(self) -> BrokerIncarnation:
+        return BrokerIncarnation(self.node_id, self.node_epoch)
 
 
 class TopicEntry(msgspec.Struct, frozen=True, array_like=True):

@@ -19,7 +19,7 @@ from broker.handlers.produce import handle_produce
 from broker.handlers.txn_markers import handle_write_txn_markers
 from broker.network.request import RequestContext
 from broker.partition.manager import PartitionManager
-from broker.partition.move_notice import NoticeConfig
+from broker.partition.move_notice import MoveNoticeConfig
 from broker.partition.partition import Partition
 from broker.wire import apis
 from broker.wire.codecs import CODECS
@@ -42,7 +42,7 @@ from stream.batch.control import decode_marker
 from stream.batch.header import TRANSACTIONAL_MASK, iter_headers
 from stream.batch.records import Record, decode_records, encode_batch
 from stream.config import StreamConfig
-from stream.ports import WalIdentity
+from stream.ports import BrokerIncarnation
 from stream.recovery.recoverer import recover_wal
 from stream.storage import Storage
 
@@ -135,7 +135,7 @@ class World:
         request = m.RegisterBroker(node_id=node_id, incarnation_id=self.new_uuid(), host="h", port=9092, machine_host="m")
         value = self.run(nodes.register_broker(self.image, request))
         self.live.add(value.node_id)
-        broker = Broker(self, WalIdentity(value.node_id, value.node_epoch), notice_ms)
+        broker = Broker(self, BrokerIncarnation(value.node_id, value.node_epoch), notice_ms)
         await broker.storage.start()
         await broker.partitions.start()
         return broker
@@ -159,7 +159,7 @@ class World:
     def lead(self, topic, broker, index=0):
         """Give the partition to another broker; None: nobody leads it."""
         old = self.record(topic, index)
-        leader = broker.me if broker else WalIdentity(-1, -1)
+        leader = broker.me if broker else BrokerIncarnation(-1, -1)
         epoch = StreamEpoch(old.leader_epoch + 1)
         changed = PartitionRecord(old.topic_id, index, old.replicas, leader.node_id, leader.node_epoch, epoch, *old.stream_ids)
         self.apply([changed])
@@ -200,7 +200,7 @@ class Broker:
         self.reported = []
         self.partitions = PartitionManager(
             me, self.storage, lambda: world.image, world.subscribe, self.now_ms,
-            notice=NoticeConfig(longest_ms=notice_ms), report=self.reported.extend,
+            notice=MoveNoticeConfig(longest_ms=notice_ms), report=self.reported.extend,
         )  # fmt: skip
         self.correlation_ids = iter(range(1, 1_000_000))
 

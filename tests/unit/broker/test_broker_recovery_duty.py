@@ -14,17 +14,17 @@ from controller.metadata.image import MetadataImage
 from controller.metadata.records import KeyValueRecord, NodeRecord, Record, WalEnded, WalRecord
 from controller.metadata.wal_losses import acceptance_key, accepted_losses, encode_slots
 from stream.errors import WalDamaged
-from stream.ports import WalIdentity
+from stream.ports import BrokerIncarnation
 
-ME = WalIdentity(NodeId(1), NodeEpoch(5))
-DEAD = WalIdentity(NodeId(2), NodeEpoch(4))
+ME = BrokerIncarnation(NodeId(1), NodeEpoch(5))
+DEAD = BrokerIncarnation(NodeId(2), NodeEpoch(4))
 
 
 class World:
     def __init__(self, *, failures: int = 0) -> None:
         self.image = MetadataImage()
         self.image.apply_all([NodeRecord(NodeId(2), NodeEpoch(4), UUID(int=1), "", 1, "m", None, True)])
-        self.calls: list[tuple[WalIdentity, int]] = []
+        self.calls: list[tuple[BrokerIncarnation, int]] = []
         self.failures = failures
         self.release = asyncio.Event()
         self.done = asyncio.Event()
@@ -34,7 +34,7 @@ class World:
         self.image.apply_all(records)
         self.duty.on_batch(MetadataDelta.of(records), self.image)
 
-    async def recover(self, failed: WalIdentity, start: WalSequence) -> None:
+    async def recover(self, failed: BrokerIncarnation, start: WalSequence) -> None:
         self.calls.append((failed, start))
         if len(self.calls) <= self.failures:
             raise ConnectionError("the store is away")
@@ -43,7 +43,7 @@ class World:
         self.done.set()
 
 
-def ask(recoverer: WalIdentity, committed: int) -> WalRecord:
+def ask(recoverer: BrokerIncarnation, committed: int) -> WalRecord:
     return WalRecord(DEAD.node_id, DEAD.node_epoch, WalSequence(committed), recoverer.node_id, recoverer.node_epoch)
 
 
@@ -75,8 +75,8 @@ async def test_failure_is_tried_again_from_the_slot_committed_then() -> None:
 
 async def test_duty_of_others_is_not_ours() -> None:
     world = World()
-    world.apply(ask(WalIdentity(NodeId(1), NodeEpoch(4)), 3))
-    world.apply(ask(WalIdentity(NodeId(3), NodeEpoch(5)), 3))
+    world.apply(ask(BrokerIncarnation(NodeId(1), NodeEpoch(4)), 3))
+    world.apply(ask(BrokerIncarnation(NodeId(3), NodeEpoch(5)), 3))
     await asyncio.sleep(0)
     assert world.calls == []
     await world.duty.close()
@@ -86,7 +86,7 @@ async def test_duty_that_was_given_to_another_is_dropped_after_a_failure() -> No
     world = World(failures=1_000)
     world.apply(ask(ME, 3))
     await asyncio.sleep(0)
-    world.apply(ask(WalIdentity(NodeId(3), NodeEpoch(6)), 3))
+    world.apply(ask(BrokerIncarnation(NodeId(3), NodeEpoch(6)), 3))
     tasks = asyncio.all_tasks() - {asyncio.current_task()}
     await asyncio.wait(tasks, timeout=5)
     assert all(task.done() for task in tasks)
@@ -98,7 +98,7 @@ async def test_a_damaged_wal_is_looked_at_again_when_an_operator_accepts_the_los
     world = World()
     looks: list[frozenset[WalSequence]] = []
 
-    async def recover(failed: WalIdentity, _: WalSequence) -> None:
+    async def recover(failed: BrokerIncarnation, _: WalSequence) -> None:
         looks.append(accepted_losses(world.image, failed))
         if WalSequence(3) not in looks[-1]:
             raise WalDamaged(("wal/2/4/00000000000000000003",), 1)

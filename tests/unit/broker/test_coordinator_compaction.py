@@ -7,7 +7,7 @@ import pytest
 
 from broker.coordination.compaction import CompactionLimits, Live
 from broker.coordination.log import LogBatch, TopicLog
-from broker.coordination.shards import LOAD_SLICE_COUNT, Coordinated
+from broker.coordination.shards import LOAD_SLICE_COUNT, CoordinatorShards
 from broker.wire.error_codes import ErrorCode
 from tests.support.coordinator_log import MemoryLog
 from tests.unit.broker.partition_world import World, transactional
@@ -19,7 +19,7 @@ class Table:
     """A coordinator whose state is the newest value of each key. Values that begin with "open" stand for open transactions."""
 
     def __init__(self, log, limits: CompactionLimits = LIMITS) -> None:
-        self.led: Coordinated[dict[bytes, bytes]] = Coordinated(log, self._load, lambda _: None, LiveTable, limits)
+        self.led: CoordinatorShards[dict[bytes, bytes]] = CoordinatorShards(log, self._load, lambda _: None, LiveTable, limits)
         self.loaded_count = 0
 
     async def open(self, partition: int = 0) -> "Table":

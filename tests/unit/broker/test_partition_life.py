@@ -7,7 +7,7 @@ import pytest
 
 from broker.network.server import CannotAnswer
 from broker.partition.log import LogConfig
-from broker.partition.opener import Lifecycle
+from broker.partition.opener import PartitionOpener
 from broker.partition.partition import Partition
 from broker.wire.error_codes import ErrorCode
 from controller.metadata.records import PartitionRecord
@@ -82,8 +82,8 @@ async def test_those_with_most_to_scan_get_a_checkpoint_when_all_together_have_t
         for _ in range(count):
             await one.produce("t", batch(b"x" * 1_000), index)
     total_bytes = sum(partition.log.dirty_bytes for partition in partitions)
-    assert Lifecycle(one.storage, one.now_ms, LogConfig(checkpoint_bytes=total_bytes + 1)).due_checkpoints(partitions) == []
-    assert Lifecycle(one.storage, one.now_ms, LogConfig(checkpoint_bytes=total_bytes)).due_checkpoints(partitions) == [partitions[1]]
+    assert PartitionOpener(one.storage, one.now_ms, LogConfig(checkpoint_bytes=total_bytes + 1)).due_checkpoints(partitions) == []
+    assert PartitionOpener(one.storage, one.now_ms, LogConfig(checkpoint_bytes=total_bytes)).due_checkpoints(partitions) == [partitions[1]]
     await one.close()
 
 

@@ -4,7 +4,7 @@ import asyncio
 
 import pytest
 
-from broker.partition.append import AppendGroup
+from broker.partition.append import PartitionAppend
 from broker.partition.log import LogConfig
 from broker.wire.error_codes import ErrorCode
 from stream.batch.control import Marker
@@ -128,7 +128,7 @@ async def test_a_coordinator_writes_for_a_producer_without_its_sequence(one):
     for _ in range(2):
         raw = encode_batch([Record(0, NOW, b"k", b"v")], producer_id=7, producer_epoch=1, attributes=TRANSACTIONAL_MASK)
         settled = asyncio.Event()
-        group = AppendGroup(settled.set, from_coordinator=True)
+        group = PartitionAppend(settled.set, from_coordinator=True)
         group.run(one.storage, [(partition, memoryview(raw))], NOW)
         await settled.wait()
         assert group.outcomes[0].code == ErrorCode.NONE

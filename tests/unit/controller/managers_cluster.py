@@ -47,7 +47,7 @@ from controller.metadata.snapshot import ImageCopy
 from controller.metadata.topics import PartitionKey, leader_of
 from controller.writer.timeline import Timeline
 from stream.format.keys import wal_key
-from stream.ports import ObjectRole, WalIdentity
+from stream.ports import BrokerIncarnation, ObjectRole
 
 T = TypeVar("T")
 MOVE_TIMEOUT_MS = 10_000
@@ -57,7 +57,7 @@ def part(stream_id: int, start: int, end: int) -> RangeEntry:
     return RangeEntry(StreamId(stream_id), Offset(start), Offset(end), end - start, 10 * (end - start), Millis(end))
 
 
-def slot(writer: WalIdentity, sequence: int, *ranges: RangeEntry) -> CommitObject:
+def slot(writer: BrokerIncarnation, sequence: int, *ranges: RangeEntry) -> CommitObject:
     return CommitObject(
         object_id=None, key=wal_key(writer, WalSequence(sequence)), role=ObjectRole.WAL, size_bytes=100, ranges=list(ranges)
     )
@@ -111,7 +111,7 @@ class Cluster:
         later_s = (self.now_ms + after_ms) / 1_000
         return objects.deletable(self.image, lambda offset: self.timeline.age_s(offset, later_s), 1_000, late_ms, limit)
 
-    def overdue(self) -> dict[WalIdentity, PartitionKey]:
+    def overdue(self) -> dict[BrokerIncarnation, PartitionKey]:
         late = [move for move, since_ms in self.moves.items() if self.now_ms - since_ms >= MOVE_TIMEOUT_MS]
         return reassign.sources_of(self.image, late)
 
@@ -123,15 +123,15 @@ class Cluster:
         self.apply(result.records)
         return result.value
 
-    def broker(self, node_id: int) -> WalIdentity:
+    def broker(self, node_id: int) -> BrokerIncarnation:
         """A new incarnation, live, with its tick."""
         request = RegisterBroker(node_id=NodeId(node_id), incarnation_id=self.new_uuid(), host="h", port=9092, machine_host="m")
         value = self.run(nodes.register_broker(self.image, request))
         assert value is not None
         self.live.add(value.node_id)
-        return WalIdentity(value.node_id, value.node_epoch)
+        return BrokerIncarnation(value.node_id, value.node_epoch)
 
-    def die(self, node: WalIdentity) -> None:
+    def die(self, node: BrokerIncarnation) -> None:
         self.live.discard(node.node_id)
         self.apply(nodes.fence_brokers(self.image, [node]))
 
@@ -167,13 +167,13 @@ class Cluster:
         assert topic is not None
         self.run(topics.delete_topics(self.image, DeleteTopics(topic_ids=[topic.topic_id])))
 
-    def open(self, node: WalIdentity, *pairs: tuple[int, int]) -> list[OpenedStreamItem]:
+    def open(self, node: BrokerIncarnation, *pairs: tuple[int, int]) -> list[OpenedStreamItem]:
         items = [OpenStreamItem(stream_id=StreamId(stream_id), epoch=StreamEpoch(epoch)) for stream_id, epoch in pairs]
         value = self.run(streams.open_streams(self.image, OpenStreams(node_id=node.node_id, node_epoch=node.node_epoch, items=items)))
         assert value is not None
         return value.items
 
-    def open_one(self, node: WalIdentity, stream_id: int, epoch: int, status: Status = Status.OK) -> OpenedStreamItem:
+    def open_one(self, node: BrokerIncarnation, stream_id: int, epoch: int, status: Status = Status.OK) -> OpenedStreamItem:
         item = self.open(node, (stream_id, epoch))[0]
         assert item.status == status, item.detail
         return item
@@ -187,19 +187,19 @@ class Cluster:
         assert value is not None
         assert value.items[0].status == status, value.items[0].detail
 
-    def give_up(self, node: WalIdentity) -> None:
+    def give_up(self, node: BrokerIncarnation) -> None:
         """Close everything that is open in its name, at the committed end."""
         opened = [self.image.streams.get(stream_id) for stream_id in sorted(self.image.streams.opened_by(node))]
         self.commit(node, closes=[close(stream.stream_id, stream.epoch, stream.next_offset) for stream in opened if stream is not None])
 
-    def open_led(self, node: WalIdentity) -> None:
+    def open_led(self, node: BrokerIncarnation) -> None:
         """Open the streams of everything that the node leads."""
         for topic in list(self.image.topics):
             for partition in topic.partitions:
                 if leader_of(partition) == node:
                     self.open(node, *((stream_id, partition.leader_epoch) for stream_id in partition.stream_ids))
 
-    def prepare(self, node: WalIdentity, count: int = 1) -> list[PreparedItem]:
+    def prepare(self, node: BrokerIncarnation, count: int = 1) -> list[PreparedItem]:
         request = PrepareObjects(node_id=node.node_id, node_epoch=node.node_epoch, count=count)
         value = self.run(objects.prepare_objects(self.image, request, self.now_ms))
         assert value is not None
@@ -207,7 +207,7 @@ class Cluster:
 
     def commit(
         self,
-        node: WalIdentity,
+        node: BrokerIncarnation,
         *items: CommitObject,
         replaced: Sequence[ReplacedItem] = (),
         closes: Sequence[CloseItem] = (),
@@ -227,8 +227,8 @@ class Cluster:
 
     def recover(
         self,
-        node: WalIdentity,
-        failed: WalIdentity,
+        node: BrokerIncarnation,
+        failed: BrokerIncarnation,
         *items: CommitObject,
         end: int | None = None,
         held: Sequence[int] = (),
@@ -247,7 +247,7 @@ class Cluster:
         )
         return self.run(recovery.commit_recovered(self.image, request, self.now_ms, live=self.live), status, records=records)
 
-    def trim(self, node: WalIdentity, stream_id: int, epoch: int, start: int, status: Status = Status.OK) -> None:
+    def trim(self, node: BrokerIncarnation, stream_id: int, epoch: int, start: int, status: Status = Status.OK) -> None:
         request = TrimStream(
             node_id=node.node_id,
             node_epoch=node.node_epoch,
@@ -269,5 +269,5 @@ class Cluster:
         return stream.end_offset
 
 
-def stale(node: WalIdentity, by: int = 1) -> WalIdentity:
-    return WalIdentity(node.node_id, NodeEpoch(node.node_epoch - by))
+def stale(node: BrokerIncarnation, by: int = 1) -> BrokerIncarnation:
+    return BrokerIncarnation(node.node_id, NodeEpoch(node.node_epoch - by))

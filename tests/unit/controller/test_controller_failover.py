@@ -16,7 +16,7 @@ from controller.api.messages import (
 from controller.managers import elections, nodes, recovery
 from controller.metadata.records import WalRecord
 from controller.metadata.topics import NO_LEADER, leader_of
-from stream.ports import WalIdentity
+from stream.ports import BrokerIncarnation
 from tests.unit.controller.managers_cluster import Cluster, close, part, slot, stale
 
 
@@ -32,7 +32,7 @@ def registration(number: int, incarnation: int, **changes: object) -> RegisterBr
     return msgspec.structs.replace(request, **changes)
 
 
-def leave(cluster: Cluster, node: WalIdentity, wal_end: int, status: Status = Status.OK) -> Progress | None:
+def leave(cluster: Cluster, node: BrokerIncarnation, wal_end: int, status: Status = Status.OK) -> Progress | None:
     request = UnregisterBroker(node_id=node.node_id, node_epoch=node.node_epoch, wal_end=WalSequence(wal_end))
     return cluster.run(nodes.unregister_broker(cluster.image, request, cluster.now_ms, live=cluster.live), status)
 
@@ -65,7 +65,7 @@ class TestRegistration:
 
     def test_a_fenced_incarnation_does_not_come_back(self, cluster: Cluster) -> None:
         cluster.run(nodes.register_broker(cluster.image, registration(1, 7)))
-        cluster.die(WalIdentity(NodeId(1), NodeEpoch(1)))
+        cluster.die(BrokerIncarnation(NodeId(1), NodeEpoch(1)))
         cluster.run(nodes.register_broker(cluster.image, registration(1, 7)), Status.NODE_FENCED)
         cluster.run(nodes.register_broker(cluster.image, registration(1, 8)), records=2)
 
@@ -76,7 +76,7 @@ class TestRegistration:
     def test_fencing_does_not_harm_a_newer_start(self, cluster: Cluster) -> None:
         old = cluster.broker(1)
         new = cluster.broker(1)
-        assert nodes.fence_brokers(cluster.image, [old, stale(old), WalIdentity(NodeId(9), NodeEpoch(1))]) == []
+        assert nodes.fence_brokers(cluster.image, [old, stale(old), BrokerIncarnation(NodeId(9), NodeEpoch(1))]) == []
         assert len(nodes.fence_brokers(cluster.image, [new])) == 1
 
 
@@ -139,7 +139,7 @@ class TestAppointment:
 
 class TestRecovery:
     @pytest.fixture
-    def dead(self, cluster: Cluster) -> WalIdentity:
+    def dead(self, cluster: Cluster) -> BrokerIncarnation:
         """Broker 1 led t-0 (streams 0, 1) and committed [0, 5) of stream 1 from slot 0; broker 2 is asked to recover it."""
         one = cluster.broker(1)
         cluster.topic("t")
@@ -151,13 +151,13 @@ class TestRecovery:
         return one
 
     @pytest.fixture
-    def two(self, cluster: Cluster, dead: WalIdentity) -> WalIdentity:
+    def two(self, cluster: Cluster, dead: BrokerIncarnation) -> BrokerIncarnation:
         node = cluster.image.nodes.get(NodeId(2))
         assert node is not None
-        return WalIdentity(node.node_id, node.node_epoch)
+        return BrokerIncarnation(node.node_id, node.node_epoch)
 
     def test_slots_are_clipped_streams_closed_leaders_elected_and_the_wal_ends(
-        self, cluster: Cluster, dead: WalIdentity, two: WalIdentity
+        self, cluster: Cluster, dead: BrokerIncarnation, two: BrokerIncarnation
     ) -> None:
         cluster.recover(two, dead, slot(dead, 0, part(1, 0, 5)), slot(dead, 1, part(0, 0, 2), part(1, 3, 9)))
         assert [span[:2] for span in cluster.spans(1)] == [(0, 5), (5, 9)]
@@ -170,7 +170,7 @@ class TestRecovery:
         cluster.recover(two, dead, end=4, status=Status.WAL_NOT_RECOVERABLE)
 
     def test_partitions_that_are_held_keep_their_streams_and_get_no_leader(
-        self, cluster: Cluster, dead: WalIdentity, two: WalIdentity
+        self, cluster: Cluster, dead: BrokerIncarnation, two: BrokerIncarnation
     ) -> None:
         topic = cluster.partitions("t")[0]
         data = topic.data_stream_id
@@ -183,15 +183,15 @@ class TestRecovery:
         assert cluster.image.nodes.wal(dead) is not None
         assert dead not in [wal.writer for wal in cluster.image.nodes.running_wals()]
 
-    def test_a_repeated_chunk_adds_nothing(self, cluster: Cluster, dead: WalIdentity, two: WalIdentity) -> None:
+    def test_a_repeated_chunk_adds_nothing(self, cluster: Cluster, dead: BrokerIncarnation, two: BrokerIncarnation) -> None:
         for records in (1, 0):
             cluster.recover(two, dead, slot(dead, 1, part(0, 0, 2), part(1, 5, 9)), records=records)
 
-    def test_a_gap_fails_closed(self, cluster: Cluster, dead: WalIdentity, two: WalIdentity) -> None:
+    def test_a_gap_fails_closed(self, cluster: Cluster, dead: BrokerIncarnation, two: BrokerIncarnation) -> None:
         cluster.recover(two, dead, slot(dead, 2, part(1, 6, 9)), end=3, status=Status.OFFSET_NOT_MATCHED)
         assert leader_of(cluster.partitions("t")[0]) == dead
 
-    def test_trimmed_ahead_of_the_commit_is_no_gap(self, cluster: Cluster, two: WalIdentity) -> None:
+    def test_trimmed_ahead_of_the_commit_is_no_gap(self, cluster: Cluster, two: BrokerIncarnation) -> None:
         three = cluster.broker(3)
         cluster.live = {three.node_id}
         topic = cluster.create(NewTopic(name="u"))
@@ -216,11 +216,13 @@ class TestRecovery:
         cluster.recover(two, one, slot(one, 1, part(1, 5, 9)), slot(one, 2, part(77, 0, 3)), records=0)
         assert cluster.end(1) == 5
 
-    def test_only_the_appointed_recovers_and_only_slots_of_that_wal(self, cluster: Cluster, dead: WalIdentity, two: WalIdentity) -> None:
+    def test_only_the_appointed_recovers_and_only_slots_of_that_wal(
+        self, cluster: Cluster, dead: BrokerIncarnation, two: BrokerIncarnation
+    ) -> None:
         three = cluster.broker(3)
         cluster.recover(three, dead, end=1, status=Status.WAL_NOT_RECOVERABLE)
         cluster.recover(two, three, end=1, status=Status.WAL_NOT_RECOVERABLE)
-        cluster.recover(two, WalIdentity(NodeId(8), NodeEpoch(8)), end=1, status=Status.WAL_NOT_RECOVERABLE)
+        cluster.recover(two, BrokerIncarnation(NodeId(8), NodeEpoch(8)), end=1, status=Status.WAL_NOT_RECOVERABLE)
         cluster.recover(two, dead, slot(two, 1, part(1, 5, 9)), status=Status.INVALID_REQUEST)
         cluster.recover(two, dead, slot(dead, 1), slot(dead, 1), status=Status.DUPLICATE_IN_REQUEST)
         cluster.die(two)
@@ -345,4 +347,4 @@ class TestLeaving:
         leave(cluster, one, 2, Status.OFFSET_NOT_MATCHED)
         cluster.die(one)
         leave(cluster, one, 3, Status.NODE_FENCED)
-        leave(cluster, WalIdentity(NodeId(9), NodeEpoch(9)), 3, Status.NODE_EPOCH_NOT_EXIST)
+        leave(cluster, BrokerIncarnation(NodeId(9), NodeEpoch(9)), 3, Status.NODE_EPOCH_NOT_EXIST)

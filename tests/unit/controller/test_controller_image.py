@@ -37,7 +37,7 @@ from controller.metadata.records import (
 )
 from controller.metadata.snapshot import RANGES_PER_RECORD_MAX, ImageCopy
 from controller.metadata.topics import PartitionKey
-from stream.ports import ObjectRole, WalIdentity
+from stream.ports import BrokerIncarnation, ObjectRole
 from tests.unit.controller.managers_cluster import Cluster, part, slot, snapshot_of
 
 
@@ -185,7 +185,7 @@ def test_a_delta_names_what_was_touched(cluster: Cluster) -> None:
         removed_topic_ids={UUID(int=9)},
         partitions={PartitionKey(topic.topic_id, 0)},
         node_ids={NodeId(1)},
-        wals={WalIdentity(NodeId(1), NodeEpoch(1))},
+        wals={BrokerIncarnation(NodeId(1), NodeEpoch(1))},
         stream_ids={StreamId(0), StreamId(1)},
         object_ids={ObjectId(4), ObjectId(9)},
         configs={(2, "t")},

@@ -42,7 +42,7 @@ from controller.managers import commits, nodes, objects, reassign, recovery, rew
 from controller.managers.result import Result
 from controller.metadata.delta import MetadataDelta
 from controller.metadata.topics import NO_LEADER, PartitionKey, leader_of
-from stream.ports import ObjectRole, WalIdentity
+from stream.ports import BrokerIncarnation, ObjectRole
 from tests.unit.controller.managers_cluster import Cluster, close, part, replaced, slot, snapshot_of, uploaded
 
 NUMBERS = st.integers(0, 1 << 30)
@@ -60,9 +60,9 @@ class Managers(RuleBasedStateMachine):
     def __init__(self) -> None:
         super().__init__()
         self.cluster = Cluster()
-        self.incarnations: list[WalIdentity] = []
+        self.incarnations: list[BrokerIncarnation] = []
         self.ends: dict[int, tuple[int, int]] = {}
-        self.slots: dict[WalIdentity, int] = {}
+        self.slots: dict[BrokerIncarnation, int] = {}
 
     @property
     def image(self) -> Any:
@@ -79,10 +79,10 @@ class Managers(RuleBasedStateMachine):
         assert result.status == Status.OK or not result.records
         return result.status == Status.OK
 
-    def alive(self) -> list[WalIdentity]:
+    def alive(self) -> list[BrokerIncarnation]:
         return [node for node in self.incarnations if self.image.nodes.is_alive(node)]
 
-    def node(self, number: int) -> WalIdentity:
+    def node(self, number: int) -> BrokerIncarnation:
         """An incarnation; most of the time a living one."""
         alive = self.alive()
         pool = alive if alive and number % 9 else self.incarnations
@@ -95,7 +95,7 @@ class Managers(RuleBasedStateMachine):
         pool = opened if opened and number % 5 else known
         return pool[number % len(pool)] if pool else None
 
-    def owner(self, stream: Any, number: int) -> WalIdentity:
+    def owner(self, stream: Any, number: int) -> BrokerIncarnation:
         """Its owner; now and then somebody else."""
         return stream.owner if stream.opened and number % 7 else self.node(number)
 

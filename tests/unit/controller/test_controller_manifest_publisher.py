@@ -22,7 +22,7 @@ from objectstore.memory import MemoryStore
 from objectstore.ports import Body
 from stream.errors import ObjectCorrupt
 from stream.format.keys import manifest_key, parse_manifest_key
-from stream.ports import WalIdentity
+from stream.ports import BrokerIncarnation
 from tests.unit.controller.managers_cluster import Cluster, part, replaced, snapshot_of, uploaded
 
 T = TypeVar("T")
@@ -40,7 +40,7 @@ class CommittedImage:
     def observe(self, note: Callable[[Sequence[Record]], None]) -> None:
         self.notes.append(note)
 
-    async def between(self, look: Callable[[MetadataImage], T]) -> T:
+    async def with_committed_image(self, look: Callable[[MetadataImage], T]) -> T:
         await asyncio.sleep(0)
         return look(self.image)
 
@@ -60,7 +60,7 @@ class World:
                     note(records)
 
         self.cluster.apply = noting  # type: ignore[method-assign]
-        self.node: WalIdentity = self.cluster.broker(1)
+        self.node: BrokerIncarnation = self.cluster.broker(1)
         self.cluster.topic("t", partitions)
         self.cluster.open_led(self.node)
 
@@ -320,7 +320,7 @@ async def test_a_store_without_a_manifest_or_with_several_or_with_an_older_one()
     await world.publisher(store, 2).publish()
     for version in range(2, 5):
         world.append()
-        await world.watching[-1].between(lambda _: None)
+        await world.watching[-1].with_committed_image(lambda _: None)
         await store.put(manifest_key("test", version), await store.get(manifest_key("test", 1)))
     with pytest.raises(ObjectCorrupt):
         await view.refresh()

@@ -22,13 +22,13 @@ from uuid import uuid4
 from controller.api.client import ControllerClient
 from controller.api.follower import MetadataFollower
 from controller.api.messages import RegisterBroker
-from stream.ports import WalIdentity
+from stream.ports import BrokerIncarnation
 
 async def main():
     client = ControllerClient([sys.argv[1]])
     registered = await client.register_broker(
         RegisterBroker(node_id=-1, incarnation_id=uuid4(), host="", port=9092, machine_host="h"))
-    follower = MetadataFollower(client, WalIdentity(registered.node_id, registered.node_epoch), heartbeat_interval_s=0.05)
+    follower = MetadataFollower(client, BrokerIncarnation(registered.node_id, registered.node_epoch), heartbeat_interval_s=0.05)
     await follower.start()
     loop = asyncio.get_running_loop()
     last = loop.time()

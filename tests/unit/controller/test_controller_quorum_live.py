@@ -213,7 +213,7 @@ async def test_random_stops_lose_no_acknowledged_write(quorum: Quorum) -> None:
     await asyncio.gather(*writers)
     leader = quorum.servers[await quorum.leader()]
     assert leader.runtime is not None
-    missing = await leader.runtime.between(lambda image: [key for key in acknowledged if image.kv.get(key) is None])
+    missing = await leader.runtime.with_committed_image(lambda image: [key for key in acknowledged if image.kv.get(key) is None])
     assert acknowledged
     assert not missing
     await client.close()

@@ -32,12 +32,12 @@ from controller.metadata.topics import leader_of
 from controller.raft.messages import Base, Endpoint, Members
 from stream.errors import WalSlotLost
 from stream.format.keys import wal_key
-from stream.ports import StreamRange, WalIdentity
+from stream.ports import BrokerIncarnation, StreamRange
 from stream.recovery.salvage import BadSlot
 from tests.unit.controller.managers_cluster import Cluster, close, part, slot, snapshot_of, uploaded
 
 NOW_MS = Millis(5_000)
-Slots = dict[WalIdentity, dict[int, list[RangeEntry]]]
+Slots = dict[BrokerIncarnation, dict[int, list[RangeEntry]]]
 
 
 def walked(image: MetadataImage, slots: Slots) -> list[WalkedWal]:
@@ -73,12 +73,12 @@ class Life:
         self.gated = gated
         self.cluster = Cluster()
         self.slots: Slots = {}
-        self.live: dict[int, WalIdentity] = {}
+        self.live: dict[int, BrokerIncarnation] = {}
         self.durable: dict[int, int] = {}
-        self.next_slot: dict[WalIdentity, int] = {}
-        self.committed_ends: dict[WalIdentity, int] = {}
-        self.in_place: set[tuple[WalIdentity, int]] = set()
-        self.useless: list[tuple[int, WalIdentity, int]] = []
+        self.next_slot: dict[BrokerIncarnation, int] = {}
+        self.committed_ends: dict[BrokerIncarnation, int] = {}
+        self.in_place: set[tuple[BrokerIncarnation, int]] = set()
+        self.useless: list[tuple[int, BrokerIncarnation, int]] = []
         """(metadata offset from which on nobody needs it, slot)."""
         for node_id in (1, 2, 3):
             self.start(node_id)
@@ -95,10 +95,10 @@ class Life:
     def back_up(self) -> None:
         self.backup = snapshot_of(self.cluster.image)
 
-    def opened(self, node: WalIdentity) -> list[int]:
+    def opened(self, node: BrokerIncarnation) -> list[int]:
         return sorted(self.cluster.image.streams.opened_by(node))
 
-    def write(self, node: WalIdentity) -> None:
+    def write(self, node: BrokerIncarnation) -> None:
         parts: list[RangeEntry] = []
         for stream_id in self.opened(node):
             if self.rng.random() < 0.7:
@@ -109,7 +109,7 @@ class Life:
             self.slots[node][self.next_slot[node]] = parts
             self.next_slot[node] += 1
 
-    def uncommitted(self, node: WalIdentity, stream_ids: list[int]) -> list[tuple[int, list[RangeEntry]]]:
+    def uncommitted(self, node: BrokerIncarnation, stream_ids: list[int]) -> list[tuple[int, list[RangeEntry]]]:
         """By slot."""
         found: list[tuple[int, list[RangeEntry]]] = []
         for sequence in range(self.committed_ends[node], self.next_slot[node]):
@@ -122,7 +122,7 @@ class Life:
                 found.append((sequence, ranges))
         return found
 
-    def merge(self, node: WalIdentity) -> None:
+    def merge(self, node: BrokerIncarnation) -> None:
         """Everything of the WAL into one object; then its slots are of no use."""
         ends = {stream_id: self.cluster.end(stream_id) for stream_id in self.opened(node)}
         parts = [part(stream_id, end, self.durable[stream_id]) for stream_id, end in ends.items() if self.durable.get(stream_id, 0) > end]
@@ -145,7 +145,7 @@ class Life:
         self.cluster.commit(source, *(slot(source, sequence, *ranges) for sequence, ranges in named), closes=closes)
         self.cluster.open_led(self.live[target])
 
-    def crash(self, node: WalIdentity) -> None:
+    def crash(self, node: BrokerIncarnation) -> None:
         self.cluster.die(node)
         self.cluster.tick()
         wal = self.cluster.image.nodes.wal(node)
@@ -159,7 +159,7 @@ class Life:
         for live in self.live.values():
             self.cluster.open_led(live)
 
-    def trim(self, node: WalIdentity) -> None:
+    def trim(self, node: BrokerIncarnation) -> None:
         for stream_id in self.opened(node)[:1]:
             stream = self.cluster.image.streams.known(StreamId(stream_id))
             start = self.rng.randint(stream.start_offset, max(self.durable.get(stream_id, 0), stream.start_offset))
@@ -210,7 +210,7 @@ def test_deleting_before_the_backup_loses_data_and_the_plan_says_so() -> None:
     assert lost > 5
 
 
-def one() -> tuple[Cluster, WalIdentity, int]:
+def one() -> tuple[Cluster, BrokerIncarnation, int]:
     """A cluster with one partition, its leader, its data stream."""
     cluster = Cluster()
     node = cluster.broker(1)
@@ -240,7 +240,7 @@ def test_ids_and_epochs_that_may_have_been_given_out_are_skipped() -> None:
 
 def test_a_wal_that_the_backup_does_not_know_is_read_from_its_first_slot() -> None:
     cluster, node, data = one()
-    unknown = WalIdentity(NodeId(9), NodeEpoch(77))
+    unknown = BrokerIncarnation(NodeId(9), NodeEpoch(77))
     image, rebuilt = recovered(cluster.image, {node: {0: [part(data, 0, 5)]}, unknown: {0: [part(data, 5, 8)], 2: [part(data, 8, 9)]}})
     assert rebuilt.gaps == []
     assert [(start, end) for start, end, _ in cluster.spans(data)] == [(0, 5), (5, 8)]
@@ -270,7 +270,7 @@ def test_a_partition_that_ends_at_a_gap_keeps_neither_transactions_nor_checkpoin
 
 def test_offsets_that_two_wals_hold_are_told() -> None:
     cluster, node, data = one()
-    other = WalIdentity(NodeId(2), NodeEpoch(9))
+    other = BrokerIncarnation(NodeId(2), NodeEpoch(9))
     _, rebuilt = recovered(cluster.image, {node: {0: [part(data, 0, 5)]}, other: {0: [part(data, 3, 8)]}})
     assert [(gap.start_offset, gap.end_offset) for gap in rebuilt.gaps] == [(3, 5)]
 

@@ -22,7 +22,7 @@ from controller.api.rewrite_messages import (
 from controller.managers import objects, rewrites
 from controller.metadata.objects import ObjectPhase
 from stream.format.keys import data_key, wal_key
-from stream.ports import ObjectRole, WalIdentity
+from stream.ports import BrokerIncarnation, ObjectRole
 from tests.unit.controller.managers_cluster import Cluster, close, part, replaced, slot, uploaded
 
 GONE = Status.COMPACTED_OBJECTS_NOT_FOUND
@@ -35,7 +35,7 @@ def cluster() -> Cluster:
 
 
 @pytest.fixture
-def one(cluster: Cluster) -> WalIdentity:
+def one(cluster: Cluster) -> BrokerIncarnation:
     """Leads t-0, whose data stream is [0,5) and [5,9) in two slots, [9,12) in an object."""
     node = cluster.broker(1)
     cluster.topic("t")
@@ -73,7 +73,7 @@ def statuses(cluster: Cluster, *items: RewriteItem, records: int | None = None) 
     return [result.status for result in commit(cluster, *items, records=records)]
 
 
-def test_an_exchange_changes_neither_end_nor_owner_and_its_repetition_nothing(cluster: Cluster, one: WalIdentity) -> None:
+def test_an_exchange_changes_neither_end_nor_owner_and_its_repetition_nothing(cluster: Cluster, one: BrokerIncarnation) -> None:
     wanted = item(prepare(cluster)[0], 0, 12, sources(cluster, 0, 12))
     for records in (2, 0):
         assert statuses(cluster, wanted, records=records) == [Status.OK]
@@ -84,7 +84,7 @@ def test_an_exchange_changes_neither_end_nor_owner_and_its_repetition_nothing(cl
     cluster.commit(one, slot(one, 2, part(1, 12, 13)), closes=[close(1, 0, 13)])
 
 
-def test_nobody_has_to_lead_meanwhile(cluster: Cluster, one: WalIdentity) -> None:
+def test_nobody_has_to_lead_meanwhile(cluster: Cluster, one: BrokerIncarnation) -> None:
     found = sources(cluster, 0, 9)
     cluster.give_up(one)
     cluster.die(one)
@@ -92,7 +92,7 @@ def test_nobody_has_to_lead_meanwhile(cluster: Cluster, one: WalIdentity) -> Non
     assert cluster.end(1) == 12
 
 
-def test_items_stand_by_themselves(cluster: Cluster, one: WalIdentity) -> None:
+def test_items_stand_by_themselves(cluster: Cluster, one: BrokerIncarnation) -> None:
     early, late = prepare(cluster, 2)
     first, second = item(early, 0, 9, sources(cluster, 0, 9)), item(late, 9, 12, sources(cluster, 9, 12))
     mine = cluster.prepare(one)[0]
@@ -102,7 +102,7 @@ def test_items_stand_by_themselves(cluster: Cluster, one: WalIdentity) -> None:
     commit(cluster, first, item(late, 0, 12, sources(cluster, 0, 12)), status=Status.DUPLICATE_IN_REQUEST)
 
 
-def test_one_conflict_is_no_obstacle_for_the_others(cluster: Cluster, one: WalIdentity) -> None:
+def test_one_conflict_is_no_obstacle_for_the_others(cluster: Cluster, one: BrokerIncarnation) -> None:
     early, late = prepare(cluster, 2)
     wrong = [RewriteSource(key=data_key(ObjectId(7_777)), start_offset=Offset(9), end_offset=Offset(12))]
     results = commit(cluster, item(early, 0, 9, sources(cluster, 0, 9)), item(late, 9, 12, wrong))
@@ -112,25 +112,25 @@ def test_one_conflict_is_no_obstacle_for_the_others(cluster: Cluster, one: WalId
 
 
 @pytest.mark.parametrize(("start", "end"), [(0, 12), (0, 8), (1, 9), (5, 9)])
-def test_other_offsets_than_those_of_the_sources_are_refused(cluster: Cluster, one: WalIdentity, start: int, end: int) -> None:
+def test_other_offsets_than_those_of_the_sources_are_refused(cluster: Cluster, one: BrokerIncarnation, start: int, end: int) -> None:
     wanted = item(prepare(cluster)[0], start, end, sources(cluster, 0, 9))
     assert statuses(cluster, wanted, records=0) == [GONE]
 
 
-def test_a_hole_between_the_sources_is_refused(cluster: Cluster, one: WalIdentity) -> None:
+def test_a_hole_between_the_sources_is_refused(cluster: Cluster, one: BrokerIncarnation) -> None:
     found = sources(cluster, 0, 12)
     assert statuses(cluster, item(prepare(cluster)[0], 0, 12, [found[0], found[2]]), records=0) == [GONE]
 
 
 @pytest.mark.parametrize("trimmed", [3, 5, 7])
-def test_what_was_trimmed_meanwhile_is_no_loss(cluster: Cluster, one: WalIdentity, trimmed: int) -> None:
+def test_what_was_trimmed_meanwhile_is_no_loss(cluster: Cluster, one: BrokerIncarnation, trimmed: int) -> None:
     wanted = item(prepare(cluster)[0], 0, 9, sources(cluster, 0, 9))
     cluster.trim(one, 1, 0, trimmed)
     assert statuses(cluster, wanted) == [Status.OK]
     assert cluster.spans(1)[0] == (0, 9, wanted.new.object_id)
 
 
-def test_a_prefix_that_is_trimmed_and_forgotten_leaves_nothing_behind(cluster: Cluster, one: WalIdentity) -> None:
+def test_a_prefix_that_is_trimmed_and_forgotten_leaves_nothing_behind(cluster: Cluster, one: BrokerIncarnation) -> None:
     wanted = item(prepare(cluster)[0], 0, 9, sources(cluster, 0, 9))
     cluster.trim(one, 1, 0, 9)
     cluster.commit(one, wal=5)
@@ -141,13 +141,13 @@ def test_a_prefix_that_is_trimmed_and_forgotten_leaves_nothing_behind(cluster: C
     assert [state.phase for state in cluster.image.objects if state.object_id == wanted.new.object_id] == [ObjectPhase.DESTROYED]
 
 
-def test_a_topic_that_was_deleted_refuses_all(cluster: Cluster, one: WalIdentity) -> None:
+def test_a_topic_that_was_deleted_refuses_all(cluster: Cluster, one: BrokerIncarnation) -> None:
     wanted = item(prepare(cluster)[0], 0, 9, sources(cluster, 0, 9))
     cluster.delete("t")
     commit(cluster, wanted, status=Status.STREAM_NOT_EXIST)
 
 
-def test_what_is_not_committed_in_time_is_collected(cluster: Cluster, one: WalIdentity) -> None:
+def test_what_is_not_committed_in_time_is_collected(cluster: Cluster, one: BrokerIncarnation) -> None:
     prepare(cluster, ttl_ms=999, status=Status.INVALID_REQUEST)
     prepare(cluster, ttl_ms=3_600_001, status=Status.INVALID_REQUEST)
     prepare(cluster, 1_001, status=Status.INVALID_REQUEST)
@@ -159,7 +159,7 @@ def test_what_is_not_committed_in_time_is_collected(cluster: Cluster, one: WalId
     assert [state.key for state in due] == [target.key]
 
 
-def test_requests_that_are_none(cluster: Cluster, one: WalIdentity) -> None:
+def test_requests_that_are_none(cluster: Cluster, one: BrokerIncarnation) -> None:
     target = prepare(cluster)[0]
     found = sources(cluster, 0, 9)
     good = item(target, 0, 9, found)

@@ -35,7 +35,7 @@ from controller.metadata.records import MetadataOffset
 from objectstore.memory import MemoryStore
 from stream.errors import NotContiguous, StreamFenced, StreamNotClosed, WalFenced
 from stream.format.keys import wal_key
-from stream.ports import CloseStream, CommitObjects, NewObject, ObjectRole, OpenedStream, OpenStream, StreamRange, WalIdentity
+from stream.ports import BrokerIncarnation, CloseStream, CommitObjects, NewObject, ObjectRole, OpenedStream, OpenStream, StreamRange
 from tests.support.controller_cluster import Broker, Cluster, until, until_async
 
 Start = Callable[..., Awaitable[Cluster]]
@@ -70,17 +70,17 @@ def data_stream(broker: Broker, name: str, partition: int = 0) -> OpenStream:
     return OpenStream(state.data_stream_id, state.leader_epoch)
 
 
-def leader(broker: Broker, name: str) -> WalIdentity:
+def leader(broker: Broker, name: str) -> BrokerIncarnation:
     found = broker.image.topics.by_name(name)
     assert found is not None
-    return WalIdentity(found.partitions[0].leader, found.partitions[0].leader_node_epoch)
+    return BrokerIncarnation(found.partitions[0].leader, found.partitions[0].leader_node_epoch)
 
 
 def part(stream_id: StreamId, start: int, end: int) -> StreamRange:
     return StreamRange(stream_id, Offset(start), Offset(end), end - start, 100 * (end - start), Millis(1))
 
 
-def slot(writer: WalIdentity, sequence: int, *ranges: StreamRange) -> NewObject:
+def slot(writer: BrokerIncarnation, sequence: int, *ranges: StreamRange) -> NewObject:
     return NewObject(None, wal_key(writer, WalSequence(sequence)), ObjectRole.WAL, 1_000, ranges)
 
 
@@ -162,7 +162,7 @@ async def test_a_dead_broker_is_fenced_its_wal_recovered_and_its_partitions_led_
     await dead.metadata.open_streams([stream])
     await dead.stop()
 
-    def recoverer() -> WalIdentity | None:
+    def recoverer() -> BrokerIncarnation | None:
         wal = alive.image.nodes.wal(dead.node)
         return None if wal is None else wal.recoverer
 

@@ -78,7 +78,7 @@ async def test_nothing_is_answered_before_its_commit_and_requests_that_arrive_me
     assert len(records) == 1
     rest = [asyncio.create_task(fixture.runtime.submit(key, put(key))) for key in "bcd"]
     read = asyncio.create_task(fixture.runtime.submit("read", seen))
-    look = asyncio.create_task(fixture.runtime.between(lambda image: (image.end_offset, len(image.kv))))
+    look = asyncio.create_task(fixture.runtime.with_committed_image(lambda image: (image.end_offset, len(image.kv))))
     await asyncio.sleep(0)
     assert not any(task.done() for task in (first, *rest, read, look))
     commit_first.set_result(None)
@@ -110,7 +110,7 @@ async def test_a_lost_proposal_ends_the_writer_and_answers_nobody_with_success(t
     with pytest.raises(QuorumClosed):
         await fixture.runtime.submit("c", put("c"))
     with pytest.raises(QuorumClosed):
-        await fixture.runtime.between(lambda image: image.end_offset)
+        await fixture.runtime.with_committed_image(lambda image: image.end_offset)
 
 
 async def test_a_full_queue_is_busy_and_an_expired_request_is_not_done(tmp_path: Path) -> None:
@@ -196,5 +196,5 @@ async def test_a_request_that_makes_too_many_records_is_refused_and_changes_noth
     assert (refused.status, done.status) == (Status.INVALID_REQUEST, Status.OK)
     assert "split it" in refused.detail
     assert [decode_record(record) for record in records] == [KeyValueRecord("small", b"v")]
-    assert await fixture.runtime.between(lambda image: len(image.kv)) == 1
+    assert await fixture.runtime.with_committed_image(lambda image: len(image.kv)) == 1
     await fixture.runtime.stop()

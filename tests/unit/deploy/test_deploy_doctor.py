@@ -66,12 +66,12 @@ from deploy.doctor.wal_survey import (
 from objectstore.memory import MemoryStore
 from objectstore.ports import DELETE_BATCH_COUNT, ObjectInfo
 from stream.format.keys import data_key, wal_key
-from stream.ports import WalIdentity
+from stream.ports import BrokerIncarnation
 
 NOW_MS = 1_800_000_000_000
 ROOT = Path(__file__).resolve().parents[3]
-ONE, TWO, DEAD = (WalIdentity(NodeId(number), NodeEpoch(number)) for number in (1, 2, 3))
-NOBODY = WalIdentity(NodeId(-1), NodeEpoch(-1))
+ONE, TWO, DEAD = (BrokerIncarnation(NodeId(number), NodeEpoch(number)) for number in (1, 2, 3))
+NOBODY = BrokerIncarnation(NodeId(-1), NodeEpoch(-1))
 TOPIC_ID = UUID(int=7)
 
 BROKERS = tuple(BrokerFacts(number, number, False, "1.0", (("first", f"b{number}:9092"),)) for number in (1, 2))
@@ -223,7 +223,7 @@ def test_partitions() -> None:
     }
 
 
-def listed_wals(backlogs: Mapping[WalIdentity, Backlog], *nobodys: Suspect) -> judge.ListedWals:
+def listed_wals(backlogs: Mapping[BrokerIncarnation, Backlog], *nobodys: Suspect) -> judge.ListedWals:
     return judge.ListedWals(backlogs, nobodys)
 
 
@@ -370,7 +370,7 @@ def committed(number: int, stream: int, start: int, end: int, size_bytes: int = 
     return ObjectCommitted(ObjectId(number), data_key(ObjectId(number)), 3, size_bytes, Millis(0), ranges)
 
 
-def in_place(number: int, stream: int, writer: WalIdentity, slot: int) -> ObjectCommitted:
+def in_place(number: int, stream: int, writer: BrokerIncarnation, slot: int) -> ObjectCommitted:
     ranges = (RangeEntry(StreamId(stream), Offset(0), Offset(4), 4, 100, Millis(0)),)
     key = wal_key(writer, WalSequence(slot))
     return ObjectCommitted(
@@ -396,7 +396,7 @@ def listed(image: MetadataImage, sizes: Mapping[str, int], *, older_than_ms: int
     return inventory
 
 
-def slots(writer: WalIdentity, *numbers: int, size_bytes: int = 100) -> dict[str, int]:
+def slots(writer: BrokerIncarnation, *numbers: int, size_bytes: int = 100) -> dict[str, int]:
     return {wal_key(writer, WalSequence(number)): size_bytes for number in numbers}
 
 

@@ -31,12 +31,12 @@ from stream.config import StreamConfig
 from stream.errors import StreamError, WalFenced
 from stream.format.builder import fence_object
 from stream.format.keys import wal_key
-from stream.ports import WalIdentity
-from stream.wal.append import AppendGroup
+from stream.ports import BrokerIncarnation
+from stream.wal.append import WalAppend
 from stream.wal.wal import Wal
 
-ME = WalIdentity(NodeId(1), NodeEpoch(1))
-HEIR = WalIdentity(NodeId(2), NodeEpoch(1))
+ME = BrokerIncarnation(NodeId(1), NodeEpoch(1))
+HEIR = BrokerIncarnation(NodeId(2), NodeEpoch(1))
 FLAGS = "--store", "file:/x"
 
 
@@ -56,7 +56,7 @@ class World:
         )  # fmt: skip
         self.next_offset = 0
 
-    def tell(self, groups: list[AppendGroup], error: StreamError | None) -> None:
+    def tell(self, groups: list[WalAppend], error: StreamError | None) -> None:
         for _, done in groups:
             done(error)
 

@@ -25,10 +25,10 @@ from stream.compaction.rewrite import read_entries
 from stream.errors import NotContiguous, ObjectCorrupt, StreamFenced
 from stream.format.builder import RunEntry, StreamRun, build_object
 from stream.format.layout import NO_SEQUENCE
-from stream.ports import CommitObjects, NewObject, ObjectRange, ObjectRole, PreparedObject, StreamRange, WalIdentity
+from stream.ports import BrokerIncarnation, CommitObjects, NewObject, ObjectRange, ObjectRole, PreparedObject, StreamRange
 from stream.read.object_reader import ObjectReader
 
-WRITER = WalIdentity(NodeId(1), NodeEpoch(1))
+WRITER = BrokerIncarnation(NodeId(1), NodeEpoch(1))
 SMALL = CompactionConfig(
     small_bytes_max=1_000, small_count_min=4, object_bytes_max=6_000, round_bytes_max=20_000, stream_object_bytes_min=5_000, page_ranges=8
 )

@@ -36,10 +36,10 @@ from stream.format.decoder import (
     verify_object,
 )
 from stream.format.layout import ENTRY, ENTRY_BYTES, FOOTER, FOOTER_BYTES, HEADER_BYTES
-from stream.ports import ObjectRole, StreamRange, WalIdentity
+from stream.ports import BrokerIncarnation, ObjectRole, StreamRange
 
 DOCUMENT = Path(__file__).resolve().parents[3] / "docs" / "reference" / "formats.md"
-WRITER = WalIdentity(NodeId(3), NodeEpoch(9))
+WRITER = BrokerIncarnation(NodeId(3), NodeEpoch(9))
 
 
 def run_of(stream_id: int, start: int, payloads: list[tuple[int, bytes]], records: int = 1) -> StreamRun:
@@ -258,7 +258,7 @@ def test_the_bytes_are_those_of_the_documentation() -> None:
     batch = encode_batch([Record(0, 1_700_000_000_000, b"k", b"v"), Record(1, 1_700_000_000_005, None, b"")])
     patch_offset_and_epoch(batch, 0, 100, 7)
     entry = RunEntry(Offset(100), Offset(102), 2, Millis(1_700_000_000_005), bytes(batch))
-    writer = WalIdentity(NodeId(3), NodeEpoch(17))
+    writer = BrokerIncarnation(NodeId(3), NodeEpoch(17))
     runs = [StreamRun(StreamId(42), [entry])]
     built = build_object(ObjectRole.WAL, writer, WalSequence(5), Millis(1_700_000_000_009), runs, depth=2)
     dump = re.findall(r"^[0-9a-f]{4}  ((?:[0-9a-f]{2} ?)+)", DOCUMENT.read_text(), re.MULTILINE)

@@ -11,7 +11,7 @@ from base.ids import (
     WalSequence,
 )
 from stream.format import keys
-from stream.ports import WalIdentity
+from stream.ports import BrokerIncarnation
 
 INT64 = st.integers(0, (1 << 63) - 1)
 NODES = st.integers(0, (1 << 31) - 1)
@@ -19,7 +19,7 @@ NODES = st.integers(0, (1 << 31) - 1)
 
 @given(NODES, INT64, INT64)
 def test_wal_keys(node_id: int, node_epoch: int, sequence: int) -> None:
-    writer = WalIdentity(NodeId(node_id), NodeEpoch(node_epoch))
+    writer = BrokerIncarnation(NodeId(node_id), NodeEpoch(node_epoch))
     key = keys.wal_key(writer, WalSequence(sequence))
     assert keys.parse_wal_key(key) == keys.WalSlot(writer, WalSequence(sequence))
     assert key.startswith(keys.wal_prefix(writer))
@@ -27,7 +27,7 @@ def test_wal_keys(node_id: int, node_epoch: int, sequence: int) -> None:
 
 @given(INT64, INT64)
 def test_wal_keys_sort_as_slots(a: int, b: int) -> None:
-    writer = WalIdentity(NodeId(1), NodeEpoch(1))
+    writer = BrokerIncarnation(NodeId(1), NodeEpoch(1))
     assert (a < b) == (keys.wal_key(writer, WalSequence(a)) < keys.wal_key(writer, WalSequence(b)))
 
 
@@ -37,7 +37,7 @@ def test_data_keys(object_id: int) -> None:
 
 
 def test_the_spelling_is_stored_and_must_stay() -> None:
-    assert keys.wal_key(WalIdentity(NodeId(3), NodeEpoch(17)), WalSequence(5)) == "wal/3/17/00000000000000000005"
+    assert keys.wal_key(BrokerIncarnation(NodeId(3), NodeEpoch(17)), WalSequence(5)) == "wal/3/17/00000000000000000005"
     assert keys.data_key(ObjectId(0x1A2B)) == "data/b2a10000/6699"
     assert keys.snapshot_key("abc", 9, 2) == "meta/abc/snapshots/00000000000000000009-00000000000000000002"
     assert keys.parse_snapshot_key("abc", keys.snapshot_key("abc", 9, 2)) == (9, 2)

@@ -25,7 +25,7 @@ from stream.errors import NotContiguous, ObjectCorrupt
 from stream.format.builder import RunEntry, StreamRun, build_object
 from stream.format.decoder import verify_object
 from stream.format.layout import NO_SEQUENCE
-from stream.ports import ObjectRange, ObjectRole, WalIdentity
+from stream.ports import BrokerIncarnation, ObjectRange, ObjectRole
 from stream.read.object_reader import ObjectReader, ObjectReaderConfig
 
 STREAM = StreamId(7)
@@ -56,7 +56,7 @@ async def put(store: MemoryStore, object_id: int, entries: list[RunEntry], *, bl
     runs = [StreamRun(StreamId(3), other), StreamRun(STREAM, entries), StreamRun(StreamId(9), other)]
     built = build_object(
         ObjectRole.STREAM_SET,
-        WalIdentity(NodeId(1), NodeEpoch(1)),
+        BrokerIncarnation(NodeId(1), NodeEpoch(1)),
         WalSequence(NO_SEQUENCE),
         Millis(0),
         runs,

@@ -32,12 +32,12 @@ from stream.errors import (
 )
 from stream.format.builder import fence_object
 from stream.format.keys import wal_key
-from stream.ports import ObjectRole, OpenStream, PreparedObject, WalIdentity
+from stream.ports import BrokerIncarnation, ObjectRole, OpenStream, PreparedObject
 from tests.support.stream_metadata import MemoryController
 from tests.support.stream_storage import FAST, GatedStore, Node, entry, offsets, settle, until
 
 WAL_PUTS = Selection(frozenset({"put_if_absent"}), "wal/")
-OTHER = WalIdentity(NodeId(9), NodeEpoch(9))
+OTHER = BrokerIncarnation(NodeId(9), NodeEpoch(9))
 
 
 @pytest.fixture

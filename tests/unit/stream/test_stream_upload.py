@@ -8,7 +8,7 @@ from base.ids import (
     StreamId,
     WalSequence,
 )
-from stream.cache.log_cache import CacheBlock, LogCache
+from stream.cache.log_cache import CacheSegment, LogCache
 from stream.config import StreamConfig
 from stream.ports import ObjectRole, StreamRange
 from stream.upload.uploader import PlannedObject, plan_objects
@@ -18,7 +18,7 @@ from tests.support.stream_storage import entry
 CONFIG = StreamConfig(stream_object_bytes_min=3_000, upload_object_bytes_max=5_000)
 
 
-def block_of(**bytes_by_stream: int) -> CacheBlock:
+def block_of(**bytes_by_stream: int) -> CacheSegment:
     """s1=2500: stream 1 with entries of about 500 bytes, 2500 together."""
     cache = LogCache(CONFIG)
     for name, size in bytes_by_stream.items():
@@ -59,7 +59,7 @@ def test_a_lone_stream_has_a_stream_object_however_small() -> None:
 
 
 def test_a_block_whose_streams_all_left_has_no_objects() -> None:
-    assert plan_objects(CacheBlock(0.0, WalSequence(4)), CONFIG) == []
+    assert plan_objects(CacheSegment(0.0, WalSequence(4)), CONFIG) == []
 
 
 def range_of(stream_id: int, start: int) -> StreamRange:

@@ -24,11 +24,11 @@ from stream.format.builder import (
     fence_object,
 )
 from stream.format.keys import wal_key
-from stream.ports import ObjectRole, WalIdentity
+from stream.ports import BrokerIncarnation, ObjectRole
 from stream.wal.slot_writer import SlotWriter
 from tests.support.stream_storage import FAST, NOW_MS, entry, settle
 
-ME, OTHER = WalIdentity(NodeId(1), NodeEpoch(1)), WalIdentity(NodeId(2), NodeEpoch(1))
+ME, OTHER = BrokerIncarnation(NodeId(1), NodeEpoch(1)), BrokerIncarnation(NodeId(2), NodeEpoch(1))
 SLOT = WalSequence(0)
 KEY = wal_key(ME, SLOT)
 HEDGING = replace(FAST, wal_hedge_factor=1, wal_hedge_min_ms=1)

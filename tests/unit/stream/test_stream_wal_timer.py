@@ -9,7 +9,7 @@ import uvloop
 from base.ids import Millis, NodeEpoch, NodeId
 from objectstore.memory import MemoryStore
 from stream.config import StreamConfig
-from stream.ports import WalIdentity
+from stream.ports import BrokerIncarnation
 from stream.wal.wal import Wal
 
 
@@ -30,7 +30,7 @@ def test_a_second_look_while_the_timer_is_due(monkeypatch: pytest.MonkeyPatch) -
         def nothing(*_: Any) -> None:
             return None
 
-        identity = WalIdentity(NodeId(1), NodeEpoch(1))
+        identity = BrokerIncarnation(NodeId(1), NodeEpoch(1))
         wal = Wal(MemoryStore(), identity, StreamConfig(), now_ms=lambda: Millis(0), rng=Random(1), on_durable=nothing, on_failed=nothing)
         monkeypatch.setattr(wal, "_core", DueAtOnce())
         wal._poll()

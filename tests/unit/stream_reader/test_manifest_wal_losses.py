@@ -36,13 +36,13 @@ from stream.format.manifest.model import (
     StreamEntry,
     TopicEntry,
 )
-from stream.ports import ObjectRole, WalIdentity
+from stream.ports import BrokerIncarnation, ObjectRole
 from tests.sim.loop import VirtualLoop
 from tests.support.reader_objects import entry_of
 
 T = TypeVar("T")
 P = ParamSpec("P")
-ONE, TWO = WalIdentity(NodeId(1), NodeEpoch(7)), WalIdentity(NodeId(2), NodeEpoch(8))
+ONE, TWO = BrokerIncarnation(NodeId(1), NodeEpoch(7)), BrokerIncarnation(NodeId(2), NodeEpoch(8))
 GRACE_MS = 3_000
 TOPICS = ("busy", "idle", "other")
 """Each has one partition; the stream of number i has id i. Broker 1 leads the first two, broker 2 the last one."""
@@ -68,7 +68,7 @@ async def publish(
     await store.put(manifest_key("c", version), b"".join(draft.finish(root)))
 
 
-def slot(writer: WalIdentity, sequence: int, stream_id: int, offset: int) -> bytes:
+def slot(writer: BrokerIncarnation, sequence: int, stream_id: int, offset: int) -> bytes:
     batch = encode_batch([Record(offset, 1_000, b"k", b"v")], base_offset=offset)
     runs = [StreamRun(StreamId(stream_id), [entry_of(batch)])]
     return b"".join(build_object(ObjectRole.WAL, writer, WalSequence(sequence), Millis(0), runs, depth=1).chunks)
