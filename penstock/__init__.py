@@ -30,15 +30,15 @@ if TYPE_CHECKING:
     from lake.manifest.errors import TopicReplaced as TopicReplaced
     from lake.manifest.errors import UnknownPartition as UnknownPartition
     from objectstore.errors import ObjectStoreError as ObjectStoreError
-    from penstock._cluster import Cluster as Cluster
-    from penstock._topics import Topic as Topic
-    from penstock._topics import topics as topics
+    from penstock.local_cluster import Cluster as Cluster
+    from penstock.topic_list import Topic as Topic
+    from penstock.topic_list import topics as topics
     from stream.errors import StreamError as StreamError
 
     __version__: str
 
 _MODULES: Final = {
-    "Cluster": "penstock._cluster",
+    "Cluster": "penstock.local_cluster",
     "ClusterFailed": "deploy.errors",
     "EndInDoubt": "lake.manifest.errors",
     "ManifestNotFound": "lake.manifest.errors",
@@ -51,11 +51,11 @@ _MODULES: Final = {
     "Scan": "lake.arrow.topic_scan",
     "SeveralClusters": "lake.manifest.errors",
     "StreamError": "stream.errors",
-    "Topic": "penstock._topics",
+    "Topic": "penstock.topic_list",
     "TopicReplaced": "lake.manifest.errors",
     "UnknownPartition": "lake.manifest.errors",
     "scan": "lake.arrow.topic_scan",
-    "topics": "penstock._topics",
+    "topics": "penstock.topic_list",
 }
 """The module that each public name comes from."""
 
