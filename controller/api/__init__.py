@@ -1,1 +1,1 @@
-"""The controller over gRPC. `client`, `follower`, `messages` and `stream_metadata` are the public half; `server` is not."""
+"""The controller over gRPC. Brokers import this package and `controller.metadata`; the server is `controller.leader.server`."""

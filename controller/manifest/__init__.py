@@ -1,1 +1,1 @@
-"""Publishing of the public manifest by the active controller. What it says and its bytes are `lake.manifest`'s."""
+"""Publish the public manifest from the active controller. `stream.format.manifest` defines its contents and bytes."""

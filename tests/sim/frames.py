@@ -8,7 +8,7 @@ from broker.wire.primitives import Reader, Writer
 
 
 def connection_info(number: int) -> SimpleNamespace:
-    """`broker.handlers.node.ConnectionInfo`. number: grows from connection to connection."""
+    """`broker.network.request.ConnectionInfo`. number: grows from connection to connection."""
     return SimpleNamespace(
         id=number,
         listener="PLAINTEXT",

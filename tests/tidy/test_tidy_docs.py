@@ -108,8 +108,9 @@ def test_settings_exist() -> None:
 
 def test_names_with_underscores_exist() -> None:
     """Log events, functions, columns: each is a word of the sources. A setting goes by its own name, not by that of its Python field."""
-    known = names.words() | names.plugin_names() | names.metrics()
-    fields = {field: name for field, name in names.setting_of_field().items() if field not in names.labels()}
+    known = names.words() | names.plugin_names() | names.metrics() | set(names.FOREIGN_ARGUMENTS)
+    others = names.labels() | set(names.FOREIGN_ARGUMENTS)
+    fields = {field: name for field, name in names.setting_of_field().items() if field not in others}
     offenders = [
         wrong(path, found.line, "name for users", found.text, known, fields.get(found.text, ""))
         for path, found in codes()
@@ -130,7 +131,7 @@ def test_metrics_exist() -> None:
 
 
 def test_alerts_exist() -> None:
-    known = names.alerts() | names.classes()
+    known = names.alerts() | names.classes() | set(names.POLICY_STATEMENTS)
     offenders = [wrong(path, number, "alert", match.group(), known) for path, number, match in matches(ALERT) if match.group() not in known]
     assert not offenders, listed(offenders)
 
@@ -142,13 +143,13 @@ def test_variables_exist() -> None:
     for path, found in codes():
         for name in VARIABLE.findall(found.text):
             is_known = name in (names.variables() if name.startswith(names.PREFIX) else names.words())
-            if not is_known and not name.startswith(names.FOREIGN_VARIABLES_BEGIN):
+            if not is_known and name not in names.PLACEHOLDERS and not name.startswith(names.FOREIGN_VARIABLES_BEGIN):
                 offenders.append(wrong(path, found.line, "variable", name, near))
     assert not offenders, listed(offenders)
 
 
 def test_ports_are_defaults() -> None:
-    known = names.ports() | set(names.FOREIGN_PORTS) | set(names.CHOSEN_PORTS)
+    known = names.ports() | set(names.FOREIGN_PORTS) | set(names.EXAMPLE_PORTS) | set(names.CHOSEN_PORTS)
     in_compose = {int(port) for port in re.findall(r"(?:127\.0\.0\.1:|localhost:)(\d+)", text(names.the_file("compose.yaml")))}
     offenders = [
         f"{shown(path, number)}: {match.group()} is no default port; those are {', '.join(map(str, sorted(names.ports())))}"

@@ -26,7 +26,7 @@ def markdown_files() -> list[Path]:
 
 
 def decision_records() -> list[Path]:
-    """Return docs/adr/NNNN-*.md."""
+    """Return the numbered pages of docs/adr."""
     found = sorted((ROOT / "docs" / "adr").glob("[0-9]*.md"))
     assert found, "docs/adr has moved"
     return found

@@ -8,7 +8,7 @@
 {{- end -}}
 {{- end -}}
 
-{{- /* Who clients and operators think it is; can not be changed later: it is part of every key in the bucket. */ -}}
+{{- /* Who clients and operators think it is; cannot be changed later: it is part of every key in the bucket. */ -}}
 {{- define "penstock.clusterId" -}}
 {{- .Values.clusterId | default (printf "%s-%s" .Release.Namespace (include "penstock.fullname" .) | trunc 64 | trimSuffix "-") -}}
 {{- end -}}
@@ -156,7 +156,7 @@ capabilities: {drop: [ALL]}
 seccompProfile: {type: RuntimeDefault}
 {{- end -}}
 
-{{- /* Probes on real conditions: /startz serves, /livez can go on, /readyz should get clients (controller/health.py, broker/health.py). */ -}}
+{{- /* Probes on real conditions: /startz serves, /livez can go on, /readyz should get clients (controller/main.py, broker/health.py). */ -}}
 {{- define "penstock.probes" -}}
 startupProbe:
   httpGet: {path: /startz, port: health}
