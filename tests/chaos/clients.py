@@ -185,8 +185,11 @@ def seen(message: Any) -> tuple[Part, int, bytes]:
 
 def is_passing(error: KafkaError | None) -> bool:
     """Trouble of a client with a broker, which it gets over by itself."""
-    passing = (KafkaError._MAX_POLL_EXCEEDED, KafkaError._TRANSPORT, KafkaError._ALL_BROKERS_DOWN, KafkaError._TIMED_OUT)
-    return error is not None and (error.retriable() or error.code() in passing or error.code() == KafkaError._RESOLVE)
+    passing = (
+        KafkaError._MAX_POLL_EXCEEDED, KafkaError._TRANSPORT, KafkaError._ALL_BROKERS_DOWN, KafkaError._TIMED_OUT, KafkaError._RESOLVE,
+        KafkaError.NOT_COORDINATOR, KafkaError.COORDINATOR_NOT_AVAILABLE, KafkaError.COORDINATOR_LOAD_IN_PROGRESS,
+    )  # fmt: skip
+    return error is not None and (error.retriable() or error.code() in passing)
 
 
 def end_offsets(bootstrap: str, parts: list[Part], timeout_s: float) -> dict[Part, tuple[int, int]]:
