@@ -67,7 +67,7 @@ class Field:
 
 
 class SettingInvalid(ValueError):
-    """A value that can not be used; the message names it and says what is allowed."""
+    """A value that cannot be used; the message names it and says what is allowed."""
 
     def __init__(self, name: str, value: object, allowed: str) -> None:
         super().__init__(f"{name}={value!r} is not allowed: {allowed}")

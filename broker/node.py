@@ -121,7 +121,7 @@ class Broker:
         self.node_epoch = NodeEpoch(-1)
         self.cluster_id = ""
         self.ended: asyncio.Future[str] = asyncio.get_running_loop().create_future()
-        """Why this start is over though nobody asked for it: it was fenced, or its metadata can not be followed any more."""
+        """Why this start is over though nobody asked for it: it was fenced, or its metadata cannot be followed any more."""
         self.follower: MetadataFollower
         self.storage: Storage
         self.partitions: PartitionManager
@@ -353,11 +353,11 @@ class Broker:
             self._end("the controller fenced this broker start")
 
     def _on_storage_fenced(self, error: StreamError) -> None:
-        self._end(f"the WAL can not be written any more: {error}")
+        self._end(f"the WAL cannot be written any more: {error}")
 
     def _on_follower_over(self, failed: asyncio.Future[None]) -> None:
         error = None if failed.cancelled() else failed.exception()
-        self._end(f"the metadata can not be followed any more: {error or 'the stream is over'}")
+        self._end(f"the metadata cannot be followed any more: {error or 'the stream is over'}")
 
     def _end(self, reason: str) -> None:
         if not self._is_stopping and not self.ended.done():

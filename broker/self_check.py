@@ -1,4 +1,4 @@
-"""Whether this broker can be reached as it is advertised: it connects to its own addresses as a client would, and says when it can not.
+"""Whether this broker can be reached as it is advertised: it connects to its own addresses as a client would, and says when it cannot.
 
 Invariant: bounded: each listener is tried for at most CHECK_S, then given up. What answers must speak Kafka (ApiVersions v0);
 that it is this very broker is not shown, for no answer of the protocol names the broker that gave it.
@@ -27,13 +27,13 @@ _ANSWER: Final = struct.Struct(">iih")
 
 
 class UnreachableAsAdvertised(Exception):
-    """Clients can not reach this broker at the address that they are told."""
+    """Clients cannot reach this broker at the address that they are told."""
 
     def __init__(self, listener: Listener, problem: str) -> None:
         super().__init__(
-            f"clients of listener {listener.name} are told {listener.address}, where this broker can not reach itself: {problem}. "
+            f"clients of listener {listener.name} are told {listener.address}, where this broker cannot reach itself: {problem}. "
             f"Set advertised.listeners to {listener.name}://host:port as clients see it (or mend name service, port mapping or firewall); "
-            "if only this machine can not get there, set advertised.check=off"
+            "if only this machine cannot get there, set advertised.check=off"
         )
         self.listener = listener
 

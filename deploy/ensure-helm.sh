@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# Helm lints and renders the chart in tests: find it, or compile it with Go. Prints its path; exits 1 with the way out if it can not.
+# Helm lints and renders the chart in tests: find it, or compile it with Go. Prints its path; exits 1 with the way out if it cannot.
 # Compiled once, into the user's cache; minutes on a small machine. PENSTOCK_HELM names another one.
 #   --find           only look
 #   --if-possible    neither Helm nor Go is no failure: the chart's tests skip, and say so

@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# Spark needs Java 17 or newer, nothing else of Penstock does: find it, or install Debian's. Says what it does; exits 1 with the way out if it can not.
+# Spark needs Java 17 or newer, nothing else of Penstock does: find it, or install Debian's. Says what it does; exits 1 with the way out if it cannot.
 set -euo pipefail
 
 version() { "$1" -version 2>&1 | sed -nE '1s/.*version "([0-9]+).*/\1/p'; }

@@ -1,4 +1,4 @@
-"""What the command line tells its user when it can not do what was asked.
+"""What the command line tells its user when it cannot do what was asked.
 
 Invariant: every expected failure ends as one of these, printed as one `error:` line, never as a traceback. The message says which value,
 what is allowed and what to do. Exit codes: 0 done, 1 it failed, 2 it was called wrongly.

@@ -130,7 +130,7 @@ class ConditionalWritesIgnored(ObjectStoreError):
 
     def __init__(self, detail: str) -> None:
         super().__init__(
-            f"the object store does not honour conditional writes ({detail}). Penstock fences dead writers with "
+            f"the object store does not honor conditional writes ({detail}). Penstock fences dead writers with "
             "If-None-Match and If-Match and would lose data without them. Use Amazon S3, MinIO or another store that "
             "supports both on PutObject, or upgrade the store or the proxy in front of it"
         )

@@ -1,4 +1,4 @@
-"""Whether a store honours conditional writes, found out by trying.
+"""Whether a store honors conditional writes, found out by trying.
 
 Invariant: a store that passes refuses a second `put_if_absent` and a `put_if_match` of another version, and of several `put_if_absent` of
 one key at once it accepts at most one and keeps that one's bytes. Some S3-compatible stores and proxies ignore both headers and answer 200;

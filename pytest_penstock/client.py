@@ -98,7 +98,7 @@ class KafkaClient:
             near = get_close_matches(name, self._names(), n=1)
             hint = f"did you mean {near[0]!r}?" if near else f"create it first: penstock.topic({name!r})"
             raise KafkaFailed(f"topic {name!r} does not exist; {hint}")
-        _check(found.error_code, f"topic {name!r} can not be looked up")
+        _check(found.error_code, f"topic {name!r} cannot be looked up")
         return _Topic(found, {broker.node_id: f"{broker.host}:{broker.port}" for broker in answer.brokers})
 
     def _names(self) -> list[str]:
@@ -222,7 +222,7 @@ class KafkaClient:
             )
             with self._lock:
                 answer = self._ask(address, apis.FETCH, request, fetch.encode_request, fetch.decode_response, timeout_s=left_s)
-            _check(answer.error_code, f"topic {topic!r} can not be read")
+            _check(answer.error_code, f"topic {topic!r} cannot be read")
             for part in (part for one in answer.responses for part in one.partitions):
                 self._take(topic, part, read, positions)
                 ends[part.partition_index] = part.high_watermark
@@ -233,7 +233,7 @@ class KafkaClient:
         if _CODES.get(part.error_code) is ErrorCode.OFFSET_OUT_OF_RANGE:
             positions[number] = max(part.log_start_offset, 0)
             return
-        _check(part.error_code, f"{topic}-{number} can not be read")
+        _check(part.error_code, f"{topic}-{number} cannot be read")
         data = memoryview(part.records or b"")
         for at, header in iter_headers(data):
             for record in () if header.is_control else decode_records(data[at : at + header.size_bytes]):

@@ -57,7 +57,7 @@ _ENDS: Final = (PortTaken, ControllerError, ObjectStoreError, StreamError, Timeo
 
 
 class Refused(Exception):
-    """What was asked can not be; the text is for whoever wrote the test."""
+    """What was asked cannot be; the text is for whoever wrote the test."""
 
 
 class Nodes:
@@ -138,7 +138,7 @@ class Nodes:
                 await self._start_broker(node_id)
         except PortTaken:
             port = self._ports[node_id]
-            raise Refused(f"broker {node_id} can not come back: port {port} on {HOST} was taken by another process meanwhile") from None
+            raise Refused(f"broker {node_id} cannot come back: port {port} on {HOST} was taken by another process meanwhile") from None
         except _ENDS as error:
             raise Refused(f"broker {node_id} did not start within {SETTLE_S:.0f} s: {error or 'does it reach the store?'}") from None
         self._down.discard(node_id)

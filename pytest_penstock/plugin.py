@@ -46,7 +46,7 @@ def pytest_configure(config: pytest.Config) -> None:
         raise pytest.UsageError(str(error)) from None
     if options.port and (hasattr(config, "workerinput") or config.getoption("numprocesses", None)):
         raise pytest.UsageError(
-            "--penstock-port can not be used with pytest-xdist: each worker has a cluster of its own, on free ports; take bootstrap_servers"
+            "--penstock-port cannot be used with pytest-xdist: each worker has a cluster of its own, on free ports; take bootstrap_servers"
         )
     config.pluginmanager.register(_Run(options), _Run.__name__)
 

@@ -1,7 +1,7 @@
 """The process of a test run's cluster: `python -m pytest_penstock.server OPTIONS`, commands on stdin, answers on stdout.
 
 A process of its own, not a thread of pytest: a test may stop the clock, patch `time`, fork, hold the GIL or be traced for coverage, and
-the brokers must not notice (docs/adr/0027). Invariants: it ends when stdin does, so it can not outlive the test run; its directory goes
+the brokers must not notice (docs/adr/0027). Invariants: it ends when stdin does, so it cannot outlive the test run; its directory goes
 with it; stdout carries answers and nothing else. Must not import pytest.
 """
 

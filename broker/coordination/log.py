@@ -86,7 +86,7 @@ class CoordinatorLog(Protocol):
         ...
 
     def append(self, partition: int, records: Sequence[KeyValue], done: Done, *, producer: TransactionalProducer | None = None) -> None:
-        """One batch; `done` is called when it is durable (NONE) or can not become so, maybe before this returns."""
+        """One batch; `done` is called when it is durable (NONE) or cannot become so, maybe before this returns."""
         ...
 
     def read(self, partition: int) -> AsyncIterator[LogBatch]:

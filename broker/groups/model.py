@@ -91,7 +91,7 @@ class Member:
     assignment: bytes = b""
     session_deadline_ms: int = 0
     join_token: Token | None = None
-    """Parked JoinGroup; while it or a SyncGroup waits the session can not expire."""
+    """Parked JoinGroup; while it or a SyncGroup waits the session cannot expire."""
     sync_token: Token | None = None
 
     @property

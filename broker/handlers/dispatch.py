@@ -2,7 +2,7 @@
 
 Invariants: only APIs that have a handler are announced and served; an unknown API or version closes the connection (as Kafka does), but
 ApiVersions of any version is answered; whatever a handler raises becomes an error answer where the API's response has a place for it at
-the top, else the connection is closed. A peer can not make us write more than a limited number of log lines.
+the top, else the connection is closed. A peer cannot make us write more than a limited number of log lines.
 Must not: decode bodies, or hold state of a connection.
 
 Source: Kafka's KafkaApis.handle and RequestContext.

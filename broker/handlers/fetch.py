@@ -209,7 +209,7 @@ class _FetchCall:
         self._budget_bytes = max(0, self._budget_bytes - size_bytes)
 
     async def finish(self) -> Response:
-        """Everything that can not be answered at once: cold reads, or waiting for records."""
+        """Everything that cannot be answered at once: cold reads, or waiting for records."""
         while True:
             cold = [target for target in self._targets if target.is_cold]
             if cold:

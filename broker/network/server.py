@@ -39,7 +39,7 @@ _API_KEY_BYTES: Final = 2
 
 
 class CannotAnswer(Exception):
-    """The request can not be answered in its own language; the connection is closed. The message goes to the log."""
+    """The request cannot be answered in its own language; the connection is closed. The message goes to the log."""
 
 
 class Dispatcher(Protocol):
@@ -409,11 +409,11 @@ class Server:
 
 
 class PortTaken(Exception):
-    """The listener's port can not be had; the message names it and what to do."""
+    """The listener's port cannot be had; the message names it and what to do."""
 
     def __init__(self, host: str, port: int, cause: OSError) -> None:
         super().__init__(
-            f"can not listen on {host}:{port} ({cause.strerror or cause}): choose another port in listeners (0 takes a free one)"
+            f"cannot listen on {host}:{port} ({cause.strerror or cause}): choose another port in listeners (0 takes a free one)"
         )
         self.port = port
 

@@ -135,7 +135,7 @@ class PartitionAppend:
             self._planned.append(_Planned(partition, plan, log.place(records, plan, now_ms, marker), marker, outcome))
 
     def _refusal(self, partition: Partition, content: Content) -> str | None:
-        """Why this can not be appended now, if it can not."""
+        """Why this cannot be appended now, if it cannot."""
         if not partition.accepts_records:
             return "this broker stops leading the partition"
         if not self._refused or not isinstance(content, memoryview):
@@ -209,7 +209,7 @@ class PartitionAppend:
         self._settle_one()
 
     def _fail_all(self, error: Exception) -> None:
-        # WalFull is over soon; after anything else this broker start can not acknowledge any more and somebody else will lead.
+        # WalFull is over soon; after anything else this broker start cannot acknowledge any more and somebody else will lead.
         code = ErrorCode.KAFKA_STORAGE_ERROR if isinstance(error, WalFull) else ErrorCode.NOT_LEADER_OR_FOLLOWER
         for planned in self._planned:
             self._refuse(planned.partition, planned.header, planned.outcome, code, str(error))

@@ -239,7 +239,7 @@ async def restore_log(
             log.producers.restore(_decode_producers(producers))
             log.transactions.restore(log.producers.open_transactions())
     except msgspec.MsgspecError as error:
-        raise LogInconsistent(meta_handle.stream_id, f"the checkpoint can not be read: {error}") from error
+        raise LogInconsistent(meta_handle.stream_id, f"the checkpoint cannot be read: {error}") from error
     if recovery_offset > data.next_offset:
         raise LogInconsistent(data.stream_id, f"the checkpoint is of offset {recovery_offset}, the log ends at {data.next_offset}")
     if recovery_offset < data.next_offset:

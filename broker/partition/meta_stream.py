@@ -24,7 +24,7 @@ _READ_BYTES: Final = 4 * 1024 * 1024
 
 
 class MetaCorrupt(StreamError):
-    """The newest batch of a meta stream can not be read as a map. Nothing is guessed: the partition does not open."""
+    """The newest batch of a meta stream cannot be read as a map. Nothing is guessed: the partition does not open."""
 
     def __init__(self, handle: StreamHandle, what: str) -> None:
         super().__init__(f"meta stream {handle.stream_id} is corrupt before offset {handle.next_offset}: {what}")

@@ -87,7 +87,7 @@ def _check_shape(header: BatchHeader, size_bytes: int) -> Refusal | None:
     if header.size_bytes != size_bytes:
         return Refusal(ErrorCode.INVALID_RECORD, "a Produce request may hold one record batch for each partition, not more")
     if header.record_count < 1 or header.last_offset_delta != header.record_count - 1:
-        message = f"{header.record_count} records can not end at offset delta {header.last_offset_delta}"
+        message = f"{header.record_count} records cannot end at offset delta {header.last_offset_delta}"
         return Refusal(ErrorCode.INVALID_RECORD, message)
     if header.compression == 0 and header.record_count * _RECORD_BYTES_MIN > size_bytes - HEADER_BYTES:
         return Refusal(ErrorCode.INVALID_RECORD, f"{header.record_count} records do not fit into {size_bytes} bytes")

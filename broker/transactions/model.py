@@ -37,7 +37,7 @@ class TransactionState(IntEnum):
 
 
 SETTLED: Final = frozenset({TransactionState.EMPTY, TransactionState.COMPLETE_COMMIT, TransactionState.COMPLETE_ABORT})
-"""Nothing is open: a producer may be initialised, a transaction begun."""
+"""Nothing is open: a producer may be initialized, a transaction begun."""
 PREPARED: Final = frozenset({TransactionState.PREPARE_COMMIT, TransactionState.PREPARE_ABORT})
 """The outcome is decided; markers are being written."""
 

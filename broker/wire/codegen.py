@@ -132,14 +132,14 @@ def _condition(struct: Struct, field: Field) -> str:
 
 
 def _runs(struct: Struct) -> Iterator[tuple[str, list[Field]]]:
-    """Neighbouring untagged fields that exist in the same versions, with their condition."""
+    """Neighboring untagged fields that exist in the same versions, with their condition."""
     untagged = [field for field in struct.fields if field.tag is None]
     for condition, fields in itertools.groupby(untagged, key=lambda field: _condition(struct, field)):
         yield condition, list(fields)
 
 
 def _pieces(fields: Sequence[Field]) -> Iterator[list[Field]]:
-    """Fixed-size neighbours together (one pack or unpack), everything else alone."""
+    """Fixed-size neighbors together (one pack or unpack), everything else alone."""
     for fixed, piece in itertools.groupby(fields, key=lambda field: field.kind.code is not None and not field.is_array):
         if fixed:
             yield list(piece)

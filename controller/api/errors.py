@@ -153,7 +153,7 @@ class BackupFenced(ControllerError):
 
     def __init__(self, offset: int, what: str) -> None:
         super().__init__(
-            f"the backup of the metadata log can not go on at offset {offset}: {what}. This controller stops for good; start controllers "
+            f"the backup of the metadata log cannot go on at offset {offset}: {what}. This controller stops for good; start controllers "
             "with empty data directories to join the recovered cluster"
         )
         self.offset = offset

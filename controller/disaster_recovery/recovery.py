@@ -179,7 +179,7 @@ class Recovery:
         newest = await self._snapshots.newest_offset()
         if tail.fence is not None and newest is not None and newest >= tail.fence.base.offset:
             raise RecoveryRefused(
-                f"the newest snapshot, of offset {newest}, can not be read, and those before belong to the history before a recovery"
+                f"the newest snapshot, of offset {newest}, cannot be read, and those before belong to the history before a recovery"
             )
         image = snapshot.image if snapshot else MetadataImage()
         for at in range(0, len(tail.records), _REPLAY_COUNT):

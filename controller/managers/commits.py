@@ -108,7 +108,7 @@ class _Commit:
         for part in item.ranges:
             if part.stream_id in self._sources:
                 if object_id is None:
-                    raise Refused(Status.INVALID_REQUEST, f"stream {part.stream_id}: a WAL object can not replace anything")
+                    raise Refused(Status.INVALID_REQUEST, f"stream {part.stream_id}: a WAL object cannot replace anything")
                 self._replacing.setdefault(part.stream_id, []).append(NewRange(object_id, part))
                 continue
             stream = self._image.streams.get(part.stream_id)
@@ -131,7 +131,7 @@ class _Commit:
         if stream.owner != self._me:
             raise Refused(Status.STREAM_FENCED, f"{name} belongs to node {stream.node_id} epoch {stream.node_epoch}")
         if close.end_offset != end:
-            raise Refused(Status.OFFSET_NOT_MATCHED, f"{name} ends at {end} and can not be closed at {close.end_offset}")
+            raise Refused(Status.OFFSET_NOT_MATCHED, f"{name} ends at {end} and cannot be closed at {close.end_offset}")
         if stream.opened and close.stream_id not in self._closed:
             self._closed.add(close.stream_id)
             self._changes.records.append(StreamClosed(close.stream_id, close.epoch, close.end_offset))

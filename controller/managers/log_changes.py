@@ -62,7 +62,7 @@ class LogChanges:
     def commit_in_place(self, item: CommitObject, writer: BrokerIncarnation, ranges: Sequence[RangeEntry]) -> None:
         """Name a WAL slot as an object, or add ranges to one that is named already. Without ranges there is nothing to name.
 
-        A slot that recovery does not need any more may be deleted at any moment: it can not be named for the first or another time.
+        A slot that recovery does not need any more may be deleted at any moment: it cannot be named for the first or another time.
         """
         sequence = slot_of(item, writer)
         if not ranges:
@@ -100,7 +100,7 @@ class LogChanges:
 
 
 def clipped(part: RangeEntry, start: int) -> RangeEntry:
-    """The range without what lies below `start`. Counts can not be known without the object: in proportion, never zero."""
+    """The range without what lies below `start`. Counts cannot be known without the object: in proportion, never zero."""
     share = (part.end_offset - start) / (part.end_offset - part.start_offset)
     return msgspec.structs.replace(
         part, start_offset=start, record_count=max(1, round(part.record_count * share)), size_bytes=max(1, round(part.size_bytes * share))

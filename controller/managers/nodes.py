@@ -68,7 +68,7 @@ def unregister_broker(image: MetadataImage, request: UnregisterBroker, now_ms: M
         if open_count := len(image.streams.opened_by(me)):
             raise Refused(Status.STREAM_NOT_CLOSED, f"node {me.node_id} still has {open_count} streams open; close them first")
         if wal is None or request.wal_end < wal.committed:
-            raise Refused(Status.OFFSET_NOT_MATCHED, f"the WAL of {me} can not end at slot {request.wal_end}, below what is committed")
+            raise Refused(Status.OFFSET_NOT_MATCHED, f"the WAL of {me} cannot end at slot {request.wal_end}, below what is committed")
     except Refused as refused:
         return refused.result()
     led = image.topics.led_by(me)

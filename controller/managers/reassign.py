@@ -247,7 +247,7 @@ def _lead(mover: Mover, item: LeaderMove) -> None:
     if partition.leader != item.source or item.source == item.target:
         raise Refused(Status.ELECTION_NOT_NEEDED, f"{name} is led by broker {partition.leader}, not by {item.source}")
     if item.target not in mover.elector.eligible:
-        raise Refused(Status.PREFERRED_NOT_AVAILABLE, f"broker {item.target} can not lead {name}: it is not available")
+        raise Refused(Status.PREFERRED_NOT_AVAILABLE, f"broker {item.target} cannot lead {name}: it is not available")
     left = item.target if item.target in partition.replicas else item.source
     replicas = (item.target, *(node_id for node_id in partition.replicas if node_id != left))[:REPLICATION_FACTOR_MAX]
     mover.to(partition, replicas, (item.target,))

@@ -98,7 +98,7 @@ def _check_recoverer(image: MetadataImage, wal: WalState | None, request: Commit
     if image.nodes.is_alive(wal.writer) or wal.recoverer != BrokerIncarnation(request.node_id, request.node_epoch):
         raise Refused(Status.WAL_NOT_RECOVERABLE, f"{name} is not for node {request.node_id} epoch {request.node_epoch} to recover")
     if request.end < wal.committed and request.done:
-        raise Refused(Status.OFFSET_NOT_MATCHED, f"{name} can not end at slot {request.end}, below its committed slot {wal.committed}")
+        raise Refused(Status.OFFSET_NOT_MATCHED, f"{name} cannot end at slot {request.end}, below its committed slot {wal.committed}")
 
 
 def _clipped(changes: LogChanges, item: CommitObject, failed: BrokerIncarnation) -> list[RangeEntry]:

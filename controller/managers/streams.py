@@ -59,7 +59,7 @@ def trim_stream(image: MetadataImage, request: TrimStream) -> Result[None]:
         check_epoch(stream, request.epoch)
         check_owner(stream, me)
         if request.start_offset < stream.start_offset:
-            detail = f"stream {stream.stream_id} starts at {stream.start_offset}; it can not start at {request.start_offset} again"
+            detail = f"stream {stream.stream_id} starts at {stream.start_offset}; it cannot start at {request.start_offset} again"
             raise Refused(Status.OFFSET_NOT_MATCHED, detail)
     except Refused as refused:
         return refused.result()
@@ -83,7 +83,7 @@ def _openable(image: MetadataImage, me: BrokerIncarnation, item: OpenStreamItem)
 
 
 def _check_leader(image: MetadataImage, stream: StreamState, me: BrokerIncarnation, item: OpenStreamItem) -> None:
-    """The partition record decides who may open, so a late request of a former leader can not steal the stream."""
+    """The partition record decides who may open, so a late request of a former leader cannot steal the stream."""
     partition = image.topics.partition(PartitionKey(stream.topic_id, stream.partition))
     if partition is None:
         raise Refused(Status.STREAM_NOT_EXIST, f"the partition of stream {stream.stream_id} does not exist")

@@ -1,7 +1,7 @@
 """Publishes the public manifest into the store: one object a version, at most one a second, only when something changed.
 
 Invariants: version = newest in the store + 1, written with put_if_absent, so versions are a chain; who meets a version of a higher
-controller epoch stops, so a deposed leader can not go back in time. A version is of one moment, between two batches of the writer, when all
+controller epoch stops, so a deposed leader cannot go back in time. A version is of one moment, between two batches of the writer, when all
 that the image holds is committed. A PUT whose outcome is unknown is repeated, same bytes and same key, until it is known. A new leader
 writes everything anew: it refers to nothing that another one wrote. Old versions go when no root younger than the grace refers to them.
 What it has shown for less than the grace of the readers counts as not shown yet (`keep_from`), and brokers delete only what it has shown

@@ -141,7 +141,7 @@ class ObjectsImage:
     def destroy(self, record: ObjectDestroyed) -> None:
         state = self._objects.get(record.object_id)
         if state is None or state.refs or state.phase == ObjectPhase.DESTROYED:
-            raise broken(f"object {record.object_id} can not be destroyed: {state}")
+            raise broken(f"object {record.object_id} cannot be destroyed: {state}")
         if state.phase == ObjectPhase.COMMITTED:
             self._committed[state.role] -= 1
             self.committed_bytes -= state.size_bytes

@@ -1,6 +1,6 @@
 """The metadata records: what the controller's log holds and what the image adds up.
 
-Records are facts, already validated by a manager; applying one can not fail. Encoded as msgpack arrays by `msgspec`: a tag (the record's
+Records are facts, already validated by a manager; applying one cannot fail. Encoded as msgpack arrays by `msgspec`: a tag (the record's
 name), then the fields in order. **Stored: never reuse a tag, never reorder or remove a field; new fields go to the end with a default.**
 Source: Kafka `metadata/src/main/resources/common/metadata/*.json` and AutoMQ's S3 records.
 """
@@ -216,7 +216,7 @@ class ObjectCommitted(_Record, tag="object", frozen=True, gc=False):
 
 
 class RangesReplaced(_Record, tag="ranges-replaced", frozen=True, gc=False):
-    """Compaction: these entries of one stream leave the index in favour of `object_id`, whose range is in `replacement`."""
+    """Compaction: these entries of one stream leave the index in favor of `object_id`, whose range is in `replacement`."""
 
     stream_id: StreamId
     removed_object_ids: tuple[ObjectId, ...]

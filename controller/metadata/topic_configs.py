@@ -42,7 +42,7 @@ class TopicConfig:
     choices: tuple[str, ...] = ()
 
     def problem(self, value: str) -> str:
-        """Why the value can not be used, with what is allowed; empty if it can."""
+        """Why the value cannot be used, with what is allowed; empty if it can."""
         if len(value) > VALUE_CHARS_MAX:
             return f"config {self.name}: the value has more than {VALUE_CHARS_MAX} characters"
         if self._accepts(value):
@@ -167,7 +167,7 @@ TOPIC_CONFIGS: Mapping[str, TopicConfig] = {config.name: config for config in _A
 
 
 def problem(name: str, value: str) -> str:
-    """Why a topic can not have this config; empty if it can. Unknown names come with the nearest known one."""
+    """Why a topic cannot have this config; empty if it can. Unknown names come with the nearest known one."""
     config = TOPIC_CONFIGS.get(name)
     if config is not None:
         return config.problem(value)

@@ -1,7 +1,7 @@
 """What voters say to each other, what they keep on disk, and what the core hands to its driver.
 
 Invariant: everything here is a value; a message says who sent it, to whom, and in which term. Encoded as msgpack arrays, on the wire as in
-the journal. Must not hold behaviour beyond sizes and ends. Source: Ongaro & Ousterhout, "In Search of an Understandable Consensus
+the journal. Must not hold behavior beyond sizes and ends. Source: Ongaro & Ousterhout, "In Search of an Understandable Consensus
 Algorithm", figures 2 and 13; etcd/raft `raftpb` for pre-vote, check-quorum and transfer.
 """
 

@@ -420,7 +420,7 @@ class RaftQuorum:
             self._wake()
 
     def _write_down(self) -> None:
-        """Addresses and disks that are news, as one change of the members. What can not be proposed now is looked at again later."""
+        """Addresses and disks that are news, as one change of the members. What cannot be proposed now is looked at again later."""
         if self.failed.done() or not self.core.is_ready_to_serve:
             return
         core = self.core

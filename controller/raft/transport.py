@@ -1,6 +1,6 @@
 """Messages between voters over gRPC: one stream per direction, dialled by the side that sends.
 
-Invariants: `send` never blocks and never fails; what can not be delivered soon is lost, which Raft expects. Heartbeats share the stream
+Invariants: `send` never blocks and never fails; what cannot be delivered soon is lost, which Raft expects. Heartbeats share the stream
 with appends, so that a blocked stream looks as dead as it is. A stream begins with who talks to whom in which cluster, from which disk and
 where it can be found; what a controller says whose disk was replaced is not let through. A controller is looked for where it said that it
 is, then where the log says, then where the configuration does. Must not look into messages. Source: etcd `rafthttp`.

@@ -137,7 +137,7 @@ def _examine(order: "Order", *, ask: bool) -> "Report":
     except InvalidStoreUrl as error:
         raise UsageError(str(error)) from None
     except OSError as error:
-        raise DeployError(f"the store can not be opened: {error}") from None
+        raise DeployError(f"the store cannot be opened: {error}") from None
     finally:
         close()
 

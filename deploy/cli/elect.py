@@ -29,7 +29,7 @@ def elect(
     try:
         keys = None if path is None else parse_partitions(path.read_text())
     except (OSError, UnicodeDecodeError) as error:
-        raise UsageError(f"{path} can not be read: {error}") from None
+        raise UsageError(f"{path} cannot be read: {error}") from None
     with WireClient(bootstrap) as client:
         elected, problems = elect_preferred(client, keys)
     needless = [str(key) for key, (code, _) in sorted(problems.items()) if code is ErrorCode.ELECTION_NOT_NEEDED]

@@ -144,4 +144,4 @@ def _read(path: Path) -> str:
     try:
         return path.read_text()
     except (OSError, UnicodeDecodeError) as error:
-        raise UsageError(f"{path} can not be read: {error}") from None
+        raise UsageError(f"{path} cannot be read: {error}") from None

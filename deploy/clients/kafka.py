@@ -98,7 +98,7 @@ class Kafka:
 
         resource = ConfigResource(_TOPIC_RESOURCE, name)
         answer: Future[dict[str, Any]] = self._admin.describe_configs([resource], request_timeout=TIMEOUT_S)[resource]
-        entries = self._result(answer, f"configs of {name!r} can not be read")
+        entries = self._result(answer, f"configs of {name!r} cannot be read")
         return {key: str(entry.value) for key, entry in sorted(entries.items())}
 
     def offsets(self, topic: str, partitions: Sequence[int]) -> dict[int, tuple[int, int]]:

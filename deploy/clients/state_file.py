@@ -57,14 +57,14 @@ def default_path(environment: Mapping[str, str]) -> Path:
 
 
 def write(path: Path, state: ClusterState) -> None:
-    """Raises DeployError if the file can not be written."""
+    """Raises DeployError if the file cannot be written."""
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
         beside = path.with_name(f".{path.name}.{os.getpid()}")
         beside.write_bytes(msgspec.json.format(msgspec.json.encode(state), indent=2) + b"\n")
         beside.replace(path)
     except OSError as error:
-        raise DeployError(f"can not write the state file {path}: {error.strerror}; name another one with --state-file") from None
+        raise DeployError(f"cannot write the state file {path}: {error.strerror}; name another one with --state-file") from None
 
 
 def read(path: Path) -> ClusterState | None:
@@ -74,7 +74,7 @@ def read(path: Path) -> ClusterState | None:
     except FileNotFoundError:
         return None
     except (OSError, msgspec.MsgspecError) as error:
-        raise DeployError(f"state file {path} can not be read: {error}") from None
+        raise DeployError(f"state file {path} cannot be read: {error}") from None
     return state if is_running(state.pid) else None
 
 

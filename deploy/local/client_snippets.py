@@ -91,7 +91,7 @@ auto.offset.reset=earliest
     "spark": Snippet(
         'spark.read.format("penstock").option("store", "STORE").option("subscribe", "TOPIC").load()',
         """\
-# pip install 'penstock[spark]'; reads the objects themselves, no broker is asked. A store in memory can not be read from outside.
+# pip install 'penstock[spark]'; reads the objects themselves, no broker is asked. A store in memory cannot be read from outside.
 from pyspark.sql import SparkSession
 
 spark = SparkSession.builder.getOrCreate()
@@ -107,6 +107,6 @@ def filled(text: str, *, bootstrap: str, topic: str, store: str) -> str:
 
 
 def lines(*, bootstrap: str, topic: str, store: str) -> list[str]:
-    """One for each client; none for Spark where the store can not be read from outside."""
+    """One for each client; none for Spark where the store cannot be read from outside."""
     shown = {name: snippet for name, snippet in SNIPPETS.items() if name != "spark" or not store.startswith("memory")}
     return [f"{name:<16} {filled(snippet.line, bootstrap=bootstrap, topic=topic, store=store)}" for name, snippet in shown.items()]

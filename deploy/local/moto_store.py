@@ -2,7 +2,7 @@
 
 Invariants: a conditional PUT is atomic (moto looks and writes in two steps, so writes take turns here, and LISTs, which break over a
 DELETE beside them; bodies arrive side by side); a PUT whose client dies in the middle leaves nothing; connections stay open between
-requests. werkzeug's server can not be used for that: after each answer it reads on for 10 ms and throws away what comes, which is the next
+requests. werkzeug's server cannot be used for that: after each answer it reads on for 10 ms and throws away what comes, which is the next
 request. Must not import moto's other services: they cost a second and 50 MB.
 `GET /-/counts` tells how many requests of each kind were served and how many bytes they carried.
 

@@ -45,7 +45,7 @@ def is_free(host: str, port: int) -> bool:
         except OSError as error:
             if error.errno == errno.EADDRINUSE:
                 return False
-            raise DeployError(f"can not listen on {host}:{port}: {error.strerror}") from None
+            raise DeployError(f"cannot listen on {host}:{port}: {error.strerror}") from None
     return True
 
 

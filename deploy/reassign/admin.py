@@ -80,7 +80,7 @@ def ongoing(client: WireClient) -> dict[Key, tuple[list[int], list[int]]]:
     request = listing.ListPartitionReassignmentsRequest(timeout_ms=_TIMEOUT_MS, topics=None)
     answer = client.ask(apis.LIST_PARTITION_REASSIGNMENTS, request, listing.encode_request, listing.decode_response)
     if answer.error_code:
-        raise KafkaFailed(f"reassignments can not be listed: {_text(answer.error_code, answer.error_message)}")
+        raise KafkaFailed(f"reassignments cannot be listed: {_text(answer.error_code, answer.error_message)}")
     return {
         Key(topic.name, item.partition_index): (list(item.adding_replicas), list(item.removing_replicas))
         for topic in answer.topics

@@ -30,7 +30,7 @@ PAUSE_MS: Final = 1_000
 """Between plans that led to nothing: the next manifest comes a second later."""
 
 Lost = Callable[[StreamError], None]
-"""Told what can not be read any more: OffsetsLost, UnknownPartition or TopicReplaced. It raises, or those offsets are left out."""
+"""Told what cannot be read any more: OffsetsLost, UnknownPartition or TopicReplaced. It raises, or those offsets are left out."""
 
 Planner = Callable[[Sequence[OffsetRange]], list[Slice]]
 Decider = Callable[[Sequence[OffsetRange]], AbortedByStream]

@@ -1,4 +1,4 @@
-"""Read parts of manifest objects: a root with one GET of the tail, sections with one GET for neighbours.
+"""Read parts of manifest objects: a root with one GET of the tail, sections with one GET for neighbors.
 
 Invariant: what is returned was checked against the reference that asked for it. `ObjectNotFound` goes up: the version was deleted after its
 grace, so the reader's manifest is old. Limits: `GETS_IN_FLIGHT_MAX` x `GET_BYTES_MAX` in flight, or one section if that is larger.
@@ -84,7 +84,7 @@ async def _get(store: ObjectStore, key: str, start: int, length: int) -> bytes:
 
 
 def _groups(refs: Sequence[SectionRef]) -> list[list[SectionRef]]:
-    """Neighbours in one object: one GET each. refs: sorted by version and position."""
+    """Neighbors in one object: one GET each. refs: sorted by version and position."""
     groups: list[list[SectionRef]] = []
     for ref in refs:
         if groups:

@@ -1,4 +1,4 @@
-"""One task of a bulk rewrite, wherever it runs: read some neighbouring objects of a partition, write one.
+"""One task of a bulk rewrite, wherever it runs: read some neighboring objects of a partition, write one.
 
 Invariants: what is written is what brokers' compaction would write of the same sources (`stream.compaction.rewrite`), and the same bytes
 whoever does it again, so a repeated task replaces an object by itself. Nothing is PUT after the task's deadline, for the object may

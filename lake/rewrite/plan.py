@@ -1,4 +1,4 @@
-"""What a bulk rewrite of a topic rewrites: which neighbouring objects of each partition become one, and how much of it at once.
+"""What a bulk rewrite of a topic rewrites: which neighboring objects of each partition become one, and how much of it at once.
 
 Invariants: what is left alone is left alone by every later run too (an object of half the target or more), so running it again and again
 costs nothing; a round is bounded in bytes and objects, a commit in sources. The rules are those of `stream.compaction.plan`, with larger

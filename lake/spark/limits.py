@@ -1,4 +1,4 @@
-"""How much one micro-batch takes: by rows as Kafka's source does, and by bytes, which it can not.
+"""How much one micro-batch takes: by rows as Kafka's source does, and by bytes, which it cannot.
 
 Invariant: ends lie within [start, latest], every partition with anything new advances, and the answer depends on the arguments alone.
 Source: Spark `KafkaMicroBatchStream#rateLimit`, `#delayBatch`.

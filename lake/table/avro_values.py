@@ -1,6 +1,6 @@
 """Avro values by the schema they were written with: the binary form without a container, one record a value.
 
-Invariant: a value is consumed whole: bytes left over are an error, since Avro itself can not tell another schema's bytes from its own.
+Invariant: a value is consumed whole: bytes left over are an error, since Avro itself cannot tell another schema's bytes from its own.
 Must not do I/O. Source: Avro 1.12 specification; fastavro decodes.
 """
 

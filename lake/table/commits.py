@@ -29,7 +29,7 @@ Sleep = Callable[[float], None]
 
 
 def commit_batch(table: ExportTable, commit: Commit, sleep: Sleep = time.sleep) -> bool:
-    """True: it is in the table. False: the table went on without it, plan anew. Raises CommitUnknown when that can not be found out."""
+    """True: it is in the table. False: the table went on without it, plan anew. Raises CommitUnknown when that cannot be found out."""
     return _carried(table, commit, sleep, is_rewrite=False)
 
 

@@ -240,7 +240,7 @@ class IcebergTable:
                 self._create_once(schema)
             except Exception as error:
                 if attempt == _CREATE_TRIES - 1:
-                    raise InvalidTable(f"table {self.name} can not be made: {error}") from error
+                    raise InvalidTable(f"table {self.name} cannot be made: {error}") from error
             try:
                 self._table = self._catalog.load_table(self.name)
             except NoSuchTableError:
@@ -314,7 +314,7 @@ def _lower(file: DataFile, field_id: int | None, table: NativeTable) -> int:
 
 
 def open_catalog(name: str, properties: Mapping[str, str]) -> Catalog:
-    """As pyiceberg's `load_catalog`. Raises InvalidTable if it can not be."""
+    """As pyiceberg's `load_catalog`. Raises InvalidTable if it cannot be."""
     for attempt in range(_CREATE_TRIES):
         try:
             return load_catalog(name, **dict(properties))
@@ -322,7 +322,7 @@ def open_catalog(name: str, properties: Mapping[str, str]) -> Catalog:
             Exception
         ) as error:  # of any database: two runs that make its tables at once disturb each other, the second time they are there
             if attempt == _CREATE_TRIES - 1 or isinstance(error, ValueError):
-                raise InvalidTable(f"the catalog can not be opened: {error}") from error
+                raise InvalidTable(f"the catalog cannot be opened: {error}") from error
     raise AssertionError("the last attempt raises")
 
 

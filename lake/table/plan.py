@@ -90,13 +90,13 @@ def file_tasks(
 
 
 def merge_tasks(files: Iterable[FileEntry], target_bytes: int, prefix: str) -> list[MergeTask]:
-    """Neighbours of one group that are smaller than half the target, as many as make up one file; never a single one."""
+    """Neighbors of one group that are smaller than half the target, as many as make up one file; never a single one."""
     small = sorted((file for file in files if file.size_bytes * 2 < target_bytes), key=lambda file: (file.group, file.first, file.path))
     tasks: list[MergeTask] = []
-    for _, neighbours in groupby(small, key=lambda file: file.group):
+    for _, neighbors in groupby(small, key=lambda file: file.group):
         run: list[FileEntry] = []
         size_bytes = 0
-        for file in neighbours:
+        for file in neighbors:
             if run and (size_bytes + file.size_bytes > target_bytes or len(run) == MERGE_FILES_MAX):
                 _close(run, tasks, prefix)
                 run, size_bytes = [], 0

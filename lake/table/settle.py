@@ -1,7 +1,7 @@
 """Exactly once, as one decision: what to do after a commit that failed, or of which nobody knows whether it happened.
 
 Invariant: files are committed only to a table whose offsets are those from which they were planned. Two runs may write the same offsets,
-one commits; whoever comes second finds other offsets and throws its files away. A commit that is still under way can not
+one commits; whoever comes second finds other offsets and throws its files away. A commit that is still under way cannot
 surprise: it is bound to the version it was made for, so it comes first or never. Must not do I/O. Source: ADR 0021.
 """
 

@@ -1,6 +1,6 @@
 """The topic as the export reads it: from the store alone, planned anew when objects are gone.
 
-Invariant: the rows of a range of offsets are the same whichever objects hold them; a range that can not be read whole is an error. Only
+Invariant: the rows of a range of offsets are the same whichever objects hold them; a range that cannot be read whole is an error. Only
 what is decided is read, and nothing that was aborted. An object of this class is only a name: it may be pickled."""
 
 from collections.abc import Iterator, Sequence

@@ -96,7 +96,7 @@ class ValueDecoder:
 
     @staticmethod
     def _converted(decoder: RowDecoder, rows: list[Any], good: list[int], errors: list[tuple[int, str]]) -> Array:
-        """What Python could read and Arrow can not hold (a number beyond 64 bits) is an error of its row, found by trying each."""
+        """What Python could read and Arrow cannot hold (a number beyond 64 bits) is an error of its row, found by trying each."""
         try:
             return pa.array(rows, decoder.struct)
         except (pa.ArrowException, OverflowError, TypeError, ValueError):

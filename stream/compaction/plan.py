@@ -51,7 +51,7 @@ class CompactionConfig:
 
 @dataclass(frozen=True, slots=True)
 class Merge:
-    """Neighbouring ranges of one stream, to become one range."""
+    """Neighboring ranges of one stream, to become one range."""
 
     sources: tuple[ObjectRange, ...]
 
@@ -88,7 +88,7 @@ class Output:
 
 
 def plan_stream(ranges: Sequence[ObjectRange], config: CompactionConfig) -> StreamPlan:
-    """ranges: one page of a stream's log, neighbours. Raises NotContiguous if they are not."""
+    """ranges: one page of a stream's log, neighbors. Raises NotContiguous if they are not."""
     _check_contiguous(ranges)
     settled = ranges[0].range.start_offset
     run: list[ObjectRange] = []
@@ -110,7 +110,7 @@ def _is_mergeable(source: ObjectRange, config: CompactionConfig) -> bool:
 
 
 def _choose(run: Sequence[ObjectRange], config: CompactionConfig) -> tuple[ObjectRange, ...]:
-    """The part of a run of mergeable neighbours that is worth a rewrite now: all if many, else the stretch of WAL ranges in it."""
+    """The part of a run of mergeable neighbors that is worth a rewrite now: all if many, else the stretch of WAL ranges in it."""
     many = list(run)
     rest_bytes = sum(source.range.size_bytes for source in many)
     while many and many[0].role != ObjectRole.WAL and 2 * many[0].range.size_bytes > rest_bytes:

@@ -45,7 +45,7 @@ def nothing_cached(stream_id: StreamId, start: Offset, end: Offset) -> None:
 async def read_entries(
     reader: ObjectReader, merges: Iterable[Merge], cached: Cached = nothing_cached, *, in_haste: bool = True
 ) -> SourceEntries:
-    """Entries of every source. Sources that lie in one object are read together: their streams are neighbours there.
+    """Entries of every source. Sources that lie in one object are read together: their streams are neighbors there.
 
     in_haste: several objects at a time. Else one, and a pause behind it that is as long: who has clients to serve leaves them half of the
     store's time, and their PUTs do not queue behind these GETs (with S3's 30 ms that is still 16 objects a second).

@@ -1,6 +1,6 @@
 """Ranges of one object that are asked for in the same turn of the event loop, and lie near each other, come with one GET.
 
-Objects hold streams side by side, and partitions that open together, or are fetched by one request, want neighbouring blocks of the same
+Objects hold streams side by side, and partitions that open together, or are fetched by one request, want neighboring blocks of the same
 objects at the same moment: after a failover 17 partitions made 150 GETs of 60 KB, and now make 9 of 1 MB. A GET costs 3 to 5 ms of CPU and
 0.4 USD per million, whatever it brings.
 Invariant: who asks gets its own bytes or its own error: a damaged object's other ranges are read again by themselves. Bounded by

@@ -1,4 +1,4 @@
-"""Read committed stretches of streams out of objects: indexes and blocks through caches, neighbouring blocks with one GET, ahead of
+"""Read committed stretches of streams out of objects: indexes and blocks through caches, neighboring blocks with one GET, ahead of
 readers that go forward.
 
 Invariant: what is returned are whole batches, in offset order, of the stream and inside the committed ranges, from blocks whose checksums
@@ -49,7 +49,7 @@ class ObjectReaderConfig:
     after a failover want at once. A lone reader of a small stream pays about 10 ms more for the first bytes, and saves the second GET."""
 
     get_bytes_max: int = 4 << 20
-    """Neighbouring blocks up to this size are one GET. Larger: fewer GETs (0.4 USD per million), longer until the first byte."""
+    """Neighboring blocks up to this size are one GET. Larger: fewer GETs (0.4 USD per million), longer until the first byte."""
 
     gets_in_flight_max: int = 32
     read_bytes_max: int = 64 << 20
@@ -203,7 +203,7 @@ class ObjectReader:
         return [data for blocks in await asyncio.gather(*map(self._load_group, groups)) for data in blocks]
 
     def _groups(self, pieces: Sequence[Piece], gap_bytes_max: int) -> list[list[Piece]]:
-        """Neighbours in one object, in its order and at most this far apart: one GET each, of at most get_bytes_max or one block."""
+        """Neighbors in one object, in its order and at most this far apart: one GET each, of at most get_bytes_max or one block."""
         groups: list[list[Piece]] = []
         key, start, end = "", 0, 0
         for piece in pieces:
@@ -240,7 +240,7 @@ class ObjectReader:
         blocks: list[tuple[bytes, int] | Exception] = []
         for piece in pieces:
             at = piece.block.position - start + shift
-            # Copied, so that keeping one block does not keep its neighbours.
+            # Copied, so that keeping one block does not keep its neighbors.
             block = data if len(data) == piece.block.size_bytes else data[at : at + piece.block.size_bytes]
             try:
                 check_block(piece.block, block, source.key)

@@ -1,4 +1,4 @@
-"""How far to read ahead of whom: readers are recognised by asking for the offset at which their last read ended.
+"""How far to read ahead of whom: readers are recognized by asking for the offset at which their last read ended.
 
 Invariant: a first read never reads ahead; each read that continues doubles the window up to the limit; a reader that jumps is a new one. At
 most `readers_max` are remembered, the longest silent is forgotten. Must not do I/O. Source: AutoMQ `DefaultS3BlockCache` read-ahead agents.

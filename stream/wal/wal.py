@@ -72,7 +72,7 @@ class Wal:
         self._poll_scheduled = False
         self._timer: asyncio.TimerHandle | None = None
         self._timer_at = 0.0
-        """Kept here: for a time that has come uvloop gives a handle that can not tell it."""
+        """Kept here: for a time that has come uvloop gives a handle that cannot tell it."""
         self._waiters: list[tuple[WalSequence, asyncio.Future[None]]] = []
         self._failure: StreamError | None = None
 

@@ -133,7 +133,7 @@ class _Member:
         try:
             answer = self._consumer.commit(offsets=[TopicPartition(*part, offset) for part, offset in wanted.items()], asynchronous=False)
         except KafkaException as error:
-            self._record.tell(f"a member of the group can not commit: {error}")
+            self._record.tell(f"a member of the group cannot commit: {error}")
             answer = None
         acknowledged = {(part.topic, part.partition) for part in answer or () if part.error is None}
         for part, offset in wanted.items():
@@ -164,7 +164,7 @@ class OffsetAsker(Client):
 
 
 def ask_offsets(consumer: Consumer, group: str, parts: list[Part], record: Record) -> int:
-    """Of one group: written down, and how many there were; 0 if the coordinator can not say now."""
+    """Of one group: written down, and how many there were; 0 if the coordinator cannot say now."""
     began_s = record.now()
     try:
         answer = consumer.committed([TopicPartition(*part) for part in parts], timeout=_ASK_S)

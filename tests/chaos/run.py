@@ -134,7 +134,7 @@ class _Chaos:
         try:
             ends = await asyncio.to_thread(end_offsets, bootstrap, [*work.parts, *work.outputs], 30.0)
         except KafkaException as error:
-            record.violate(f"end offsets can not be asked for: {error}")
+            record.violate(f"end offsets cannot be asked for: {error}")
             return
         plain = {part: ends[part] for part in work.parts}
         output_ends = {part: ends[part][1] for part in work.outputs}

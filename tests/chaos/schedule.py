@@ -96,7 +96,7 @@ class _Draft:
         return 0.0 if not self.faults else self.rng.uniform(0.0, 3.0)
 
     def add_process_fault(self, kind: Kind, whom: tuple[str, ...], for_s: float) -> None:
-        """Who is dead can not be paused, and the leader may be any of the controllers."""
+        """Who is dead cannot be paused, and the leader may be any of the controllers."""
         claimed = set(CONTROLLERS) | {LEADER} if LEADER in whom else set(whom) | ({LEADER} & self.taken)
         if self.taken & claimed or (LEADER in self.taken and set(whom) & set(CONTROLLERS)):
             return

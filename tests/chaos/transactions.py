@@ -121,7 +121,7 @@ class TransactionalClient(Client):
         try:
             self._again(lambda: producer.init_transactions(_CALL_S))
         except KafkaException as error:
-            self.record.tell(f"{self.name} can not begin: {error}")
+            self.record.tell(f"{self.name} cannot begin: {error}")
             self.ending.wait(0.5)
             return None
         return producer
@@ -282,7 +282,7 @@ class Transformer(TransactionalClient):
         except ClientStuck:
             self._abandon(self._consumer)
         except KafkaException as error:  # a rebalance took the partition away
-            self.record.tell(f"{self.name} can not seek: {error}")
+            self.record.tell(f"{self.name} cannot seek: {error}")
             self._leave()
 
     def work(self) -> None:

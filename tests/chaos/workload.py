@@ -1,7 +1,7 @@
 """All clients of a run: who writes, who reads, who asks; what each must have achieved, and what the verdict tells about them.
 
 Invariants: every client starts before the first fault and ends behind the last; one that achieved nothing is a violation, so that a run
-that did nothing can not pass.
+that did nothing cannot pass.
 """
 
 import sys

@@ -53,7 +53,7 @@ def test_lint() -> None:
     assert "RUN" not in {instruction for instruction, _ in final.steps}, "what builds stays in the first stage"
     user, group = final.last("USER").split(":")
     assert int(user) >= 10_000
-    assert int(group) >= 10_000, "numbers: Kubernetes can not look a name up"
+    assert int(group) >= 10_000, "numbers: Kubernetes cannot look a name up"
     assert final.last("ENTRYPOINT") == '["penstock"]'
     assert [instruction for instruction, _ in final.steps].index("USER") > 0
 

@@ -86,7 +86,7 @@ async def test_what_can_not_be_is_refused_in_words(tmp_path: Path) -> None:
         absent = cli.file("absent.json", {"version": 1, "partitions": [{"topic": "t", "partition": 4, "replicas": [0]}]})
         with pytest.raises(KafkaFailed, match="t-4"):
             await cli.run("reassign", "execute", "--reassignment-json-file", absent)
-        with pytest.raises(UsageError, match="can not be read"):
+        with pytest.raises(UsageError, match="cannot be read"):
             await cli.run("reassign", "verify", "--reassignment-json-file", str(tmp_path / "none.json"))
         with pytest.raises(UsageError, match="--preferred"):
             await cli.run("elect")

@@ -142,7 +142,7 @@ async def test_a_broker_that_can_not_reach_itself_says_so_and_serves(tmp_path: P
             await until(lambda: any(line["event"] == "unreachable_as_advertised" for line in logs))
             assert cluster.broker.can_write()
     told = next(line["reason"] for line in logs if line["event"] == "unreachable_as_advertised")
-    assert "clients of listener PLAINTEXT are told 127.0.0.1:1, where this broker can not reach itself: " in told
+    assert "clients of listener PLAINTEXT are told 127.0.0.1:1, where this broker cannot reach itself: " in told
     assert "Set advertised.listeners to PLAINTEXT://host:port as clients see it" in told
 
 

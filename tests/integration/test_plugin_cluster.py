@@ -209,7 +209,7 @@ def test_a_port_that_somebody_took_is_told(cluster: Penstock) -> None:
         squatter.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         squatter.bind(("127.0.0.1", port))
         squatter.listen()
-        with pytest.raises(PenstockError, match=f"broker 1 can not come back: port {port} on 127.0.0.1 was taken"):
+        with pytest.raises(PenstockError, match=f"broker 1 cannot come back: port {port} on 127.0.0.1 was taken"):
             cluster.restart_broker(1)
 
 

@@ -68,7 +68,7 @@ def test_wrong_options_are_usage_errors(tmp_path: Path) -> None:
     wrong = run_pytest(tmp_path, files, "--penstock-latency", "100,20")
     assert (wrong.returncode, "ERROR: --penstock-latency 100,20 is not allowed: P50 or P50,P99 in ms" in wrong.stderr) == (4, True)
     shared = run_pytest(tmp_path, files, "--penstock-port", "9092", "-n", "2")
-    assert (shared.returncode, "--penstock-port can not be used with pytest-xdist" in shared.stderr) == (4, True)
+    assert (shared.returncode, "--penstock-port cannot be used with pytest-xdist" in shared.stderr) == (4, True)
     with socket.create_server(("127.0.0.1", 0)) as squatter:
         port = squatter.getsockname()[1]
         taken = run_pytest(tmp_path, files, "-q", "--penstock-port", str(port))

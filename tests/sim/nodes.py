@@ -398,7 +398,7 @@ class SimBroker:
             return
         offset = found.log_start_offset + int((found.high_watermark - found.log_start_offset) * share)
         try:
-            # What is trimmed can not be scanned after a crash: the producers' state has to be durable before.
+            # What is trimmed cannot be scanned after a crash: the producers' state has to be durable before.
             await self.partitions._life.checkpoint([found])
             await self.storage.flush()
             await self.storage.trim(found.log.data, offset)

@@ -1,6 +1,6 @@
 """A job that is no broker rewrites ranges: with metadata of a while ago, slowly, several at once; it may stand still or die at any point.
 
-Plans as it pleases (any neighbours of a partition, many times over); reads, writes and commits with the product's own functions.
+Plans as it pleases (any neighbors of a partition, many times over); reads, writes and commits with the product's own functions.
 """
 
 import asyncio
@@ -56,7 +56,7 @@ class SimRewriter:
             self.world.trace("rewriter gives up", self.process.name, type(error).__name__)
 
     def _planned(self) -> list[tuple[StreamId, list[Merge]]]:
-        """Runs of neighbours in some partitions, as a manifest of now would show them."""
+        """Runs of neighbors in some partitions, as a manifest of now would show them."""
         image = self.world.metadata.image
         topic = image.topics.by_name(self.world.parts[0][0])
         if topic is None:

@@ -1,6 +1,6 @@
 """Who breaks what, how often. A scenario is weights; `Chaos` draws from them until its time is over.
 
-Must not do anything that a real cluster can not suffer.
+Must not do anything that a real cluster cannot suffer.
 """
 
 import asyncio

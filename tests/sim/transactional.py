@@ -90,7 +90,7 @@ class Application:
         while True:
             with suppress(Fenced):
                 instance = self._instance()
-                await instance.initialise()
+                await instance.initialize()
                 await instance.transact(is_last=True)
                 return
 
@@ -128,7 +128,7 @@ class Instance:
 
     async def run(self, stop: asyncio.Event) -> None:
         try:
-            await self.initialise()
+            await self.initialize()
             while not stop.is_set():
                 await self.transact()
                 await asyncio.sleep(self._rng.uniform(0.01, 0.3))
@@ -137,7 +137,7 @@ class Instance:
 
     # --- an epoch -------------------------------------------------------------------------------------------------------------------------
 
-    async def initialise(self) -> None:
+    async def initialize(self) -> None:
         begun_before = await self._take_epoch(Identity())
         at_least = self._ledger.committed_offset
         offset = await self.committed_offset()

@@ -62,7 +62,7 @@ class History:
         at = self._at.get(part, {})
         for offset in range(log_start, high_watermark):
             if offset not in at:
-                self._fail(f"{part}: offset {offset} of [{log_start}, {high_watermark}) can not be read")
+                self._fail(f"{part}: offset {offset} of [{log_start}, {high_watermark}) cannot be read")
         for identity, offset in (self._acked.get(part, {}) if acked is None else acked).items():
             if offset >= high_watermark:
                 self._fail(f"{part}: {identity!r} was acknowledged at {offset}, the log ends at {high_watermark}")

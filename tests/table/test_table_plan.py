@@ -62,7 +62,7 @@ def test_batches_and_tasks_cover_each_offset_once(log: list[Slice], batch_bytes:
 
 
 @given(st.lists(st.tuples(st.integers(0, 2), st.integers(0, 5), st.integers(1, 100)), max_size=40), st.integers(1, 200))
-def test_merges_join_neighbours_of_one_group(found: list[tuple[int, int, int]], target_bytes: int) -> None:
+def test_merges_join_neighbors_of_one_group(found: list[tuple[int, int, int]], target_bytes: int) -> None:
     files = [FileEntry(f"f{index}", 1, size, (group,), (0, first)) for index, (group, first, size) in enumerate(found)]
     tasks = merge_tasks(files, target_bytes, "x")
     named = [file.path for task in tasks for file in task.files]

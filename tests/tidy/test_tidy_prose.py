@@ -1,4 +1,4 @@
-"""Prose in Markdown: short decision records, a short README, American spelling."""
+"""Prose: short decision records, a short README, American spelling in Markdown and Python."""
 
 import os
 import re
@@ -16,12 +16,12 @@ CANNOT = re.compile(r"\bcan\s+not\b", re.IGNORECASE)
 BRITISH = re.compile(rf"(?:{IZE})is(?:e[ds]?|ing|ation)\b|\b(?:mis)?(?:{OR})our|\banalys(?:e|ed|ing)\b", re.IGNORECASE)
 
 
-def markdown_files() -> list[Path]:
-    """Return all Markdown files of the repository except those below SKIPPED_FOLDERS and hidden folders."""
+def prose_files() -> list[Path]:
+    """Return all Markdown and Python files of the repository except those below SKIPPED_FOLDERS and hidden folders."""
     found: list[Path] = []
     for folder, folders, names in os.walk(ROOT):
         folders[:] = [name for name in folders if name not in SKIPPED_FOLDERS and not name.startswith(".")]
-        found += [Path(folder, name) for name in names if name.endswith(".md")]
+        found += [Path(folder, name) for name in names if name.endswith((".md", ".py"))]
     return sorted(found)
 
 
@@ -35,7 +35,7 @@ def decision_records() -> list[Path]:
 def matches(pattern: re.Pattern[str]) -> list[str]:
     """Return `path:line: words` for each match, also of words that a line break separates."""
     found: list[str] = []
-    for path in markdown_files():
+    for path in prose_files():
         text = path.read_text()
         found += [f"{path.relative_to(ROOT)}:{text.count(chr(10), 0, m.start()) + 1}: {m.group()!r}" for m in pattern.finditer(text)]
     return found

@@ -26,7 +26,7 @@ def load(
     hostname: str | None = None,
     complete: bool = True,
 ) -> Effective:
-    """The configuration of one process. complete: see `resolve`. Raises UsageError for whatever can not be used."""
+    """The configuration of one process. complete: see `resolve`. Raises UsageError for whatever cannot be used."""
     flags = from_flags(role, arguments)
     given = given_beside_flags([role], environment, flags.config) | flags.given
     return resolve(role, given, pod_values(socket.gethostname() if hostname is None else hostname), complete=complete)

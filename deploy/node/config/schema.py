@@ -1,6 +1,6 @@
 """The definition as a JSON schema: the `config` of a chart's values, with an object for each role and the settings' names as keys.
 
-Invariant: what the schema accepts differs from what a process accepts only in what a schema can not say (values that must fit others).
+Invariant: what the schema accepts differs from what a process accepts only in what a schema cannot say (values that must fit others).
 """
 
 from typing import Any, Final

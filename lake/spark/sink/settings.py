@@ -34,13 +34,13 @@ _WITHOUT_EFFECT: Final = frozenset({
 
 _INSTEAD: Final = {
     "transactional.id": "set the option exactlyOnce to true, which names transactions itself",
-    "partitioner.class": "Java classes can not be loaded: use kafka.partitioner (murmur2_random is what Java does), or a column partition",
-    "interceptor.classes": "Java classes can not be loaded: change the rows with DataFrame operations",
+    "partitioner.class": "Java classes cannot be loaded: use kafka.partitioner (murmur2_random is what Java does), or a column partition",
+    "interceptor.classes": "Java classes cannot be loaded: change the rows with DataFrame operations",
     "ssl.truststore.location": "use kafka.ssl.ca.location, a PEM file",
     "ssl.truststore.certificates": "use kafka.ssl.ca.pem",
     "ssl.keystore.certificate.chain": "use kafka.ssl.certificate.pem",
     "ssl.keystore.key": "use kafka.ssl.key.pem",
-    "sasl.login.callback.handler.class": "Java classes can not be loaded: use what librdkafka has for sasl.oauthbearer",
+    "sasl.login.callback.handler.class": "Java classes cannot be loaded: use what librdkafka has for sasl.oauthbearer",
     "delivery.report.only.error": "it is always true here",
 }
 _JAAS: Final = re.compile(r'\b(username|password)\s*=\s*"((?:[^"\\]|\\.)*)"')

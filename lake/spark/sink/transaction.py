@@ -3,7 +3,7 @@
 Rows and a marker are committed together. The marker is a consumer group's position: the group is the transaction's name, the offset the
 number of the batch plus one, the metadata whose batch it is. The order is what makes it right:
 `init_transactions` fences everybody who tried before and ends what they left open, only then the marker is read, and only then a
-transaction begins. So a marker that is not there can not come any more, except by our own commit.
+transaction begins. So a marker that is not there cannot come any more, except by our own commit.
 
 Must not be used by two kinds of writes under one name. Source: KIP-98 (fencing), KIP-447 (offsets read after it are stable);
 Delta's `txnAppId`/`txnVersion`.
@@ -94,7 +94,7 @@ class Transaction:
         asked = [TopicPartition(_MARKER_TOPIC, 0)]
         found = self._retried("reading the marker", lambda timeout_s: consumer.committed(asked, timeout_s))[0]
         if found.error is not None:
-            raise TransactionFailed(f"{self._name}: the marker can not be read: {found.error.str()}")
+            raise TransactionFailed(f"{self._name}: the marker cannot be read: {found.error.str()}")
         return None if found.offset < 0 else WriteId(self.wanted.name, found.offset - 1, found.metadata or "")
 
     def _write(self, producer: RecordProducer, batches: Callable[[], Iterator[RecordBatch]], consumer: Consumer | None) -> bool:

@@ -81,7 +81,7 @@ class StreamWriter(DataSourceStreamArrowWriter):
     def write(self, iterator: Iterator[RecordBatch]) -> TaskDone:
         query_id, batch_id = _property(_QUERY_ID), _property(_BATCH_ID)
         if self._options.exactly_once and not (query_id and batch_id):
-            raise TransactionFailed(f"this Spark does not tell its tasks {_QUERY_ID} and {_BATCH_ID}: exactlyOnce can not name the batch")
+            raise TransactionFailed(f"this Spark does not tell its tasks {_QUERY_ID} and {_BATCH_ID}: exactlyOnce cannot name the batch")
         return _write(self._options, iterator, self._staging(query_id), int(batch_id or 0))
 
     def commit(self, messages: _Messages, batchId: int) -> None:

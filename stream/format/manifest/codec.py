@@ -43,7 +43,7 @@ SECTION_BYTES_MAX = 64 << 20
 """Raw and stored: some 400,000 topics, or 800,000 entries in one shard."""
 
 _SLACK_BYTES = 1_024
-"""zstd of what can not be compressed is this much larger at most."""
+"""zstd of what cannot be compressed is this much larger at most."""
 
 _LEVEL = 3
 """1 is no faster for a few KiB, 9 saves 8 % for three times the time."""

@@ -1,4 +1,4 @@
-"""Settings refuse what can not work and say what can; log lines about bad peers are limited."""
+"""Settings refuse what cannot work and say what can; log lines about bad peers are limited."""
 
 import pytest
 

@@ -30,14 +30,14 @@ def persisted(transaction: Transaction, outcome: ErrorCode | Persist | None) -> 
     return transaction.persisted()
 
 
-def initialised(transaction: Transaction, producer_id: int = 7, expected: ProducerIdentity | None = None) -> ProducerIdentity:
+def initialized(transaction: Transaction, producer_id: int = 7, expected: ProducerIdentity | None = None) -> ProducerIdentity:
     persisted(transaction, transaction.init_producer(TIMEOUT_MS, expected, producer_id, 0))
     return ProducerIdentity(transaction.current.producer_id, transaction.current.producer_epoch)
 
 
 def test_commit_from_the_first_record_to_the_last() -> None:
     transaction = new_transaction("tid", LIMITS)
-    producer = initialised(transaction)
+    producer = initialized(transaction)
     assert producer == ProducerIdentity(7, 0)
     assert persisted(transaction, transaction.add_partitions(producer, PARTITIONS[:2], 5)) is None
     markers = persisted(transaction, transaction.end(producer, committed=True, now_ms=6))
@@ -54,7 +54,7 @@ def test_commit_from_the_first_record_to_the_last() -> None:
 
 def test_a_new_producer_aborts_what_is_open_and_the_old_one_is_fenced() -> None:
     transaction = new_transaction("tid", LIMITS)
-    old = initialised(transaction)
+    old = initialized(transaction)
     persisted(transaction, transaction.add_partitions(old, PARTITIONS[:1], 0))
     outcome = transaction.init_producer(TIMEOUT_MS, None, None, 1)
     assert isinstance(outcome, Persist)
@@ -64,13 +64,13 @@ def test_a_new_producer_aborts_what_is_open_and_the_old_one_is_fenced() -> None:
     assert (markers.is_commit, markers.metadata.producer_epoch) == (False, 1), "the marker fences the old epoch at the partitions"
     assert transaction.end(old, committed=True, now_ms=2) is ErrorCode.PRODUCER_FENCED
     persisted(transaction, transaction.markers_written(3))
-    assert initialised(transaction) == ProducerIdentity(7, 2)
+    assert initialized(transaction) == ProducerIdentity(7, 2)
     assert transaction.add_partitions(old, PARTITIONS, 4) is ErrorCode.PRODUCER_FENCED
 
 
 def test_timeout_aborts_and_fences_once() -> None:
     transaction = new_transaction("tid", LIMITS)
-    producer = initialised(transaction)
+    producer = initialized(transaction)
     persisted(transaction, transaction.add_partitions(producer, PARTITIONS[:1], 100))
     assert transaction.tick(100 + TIMEOUT_MS) is None
     assert transaction.tick(101 + TIMEOUT_MS) is not None
@@ -84,11 +84,11 @@ def test_timeout_aborts_and_fences_once() -> None:
 
 def test_an_answer_that_was_lost_is_given_again() -> None:
     transaction = new_transaction("tid", LIMITS)
-    first = initialised(transaction)
-    second = initialised(transaction, expected=first)
+    first = initialized(transaction)
+    second = initialized(transaction, expected=first)
     assert second == ProducerIdentity(7, 1)
-    assert initialised(transaction, expected=first) == second, "KIP-360: the same request again"
-    assert initialised(transaction, expected=second) == ProducerIdentity(7, 2)
+    assert initialized(transaction, expected=first) == second, "KIP-360: the same request again"
+    assert initialized(transaction, expected=second) == ProducerIdentity(7, 2)
     assert transaction.init_producer(TIMEOUT_MS, first, None, 0) is ErrorCode.PRODUCER_FENCED
 
 
@@ -100,9 +100,9 @@ def test_used_up_epochs_bring_another_producer_id(knows_its_epoch: bool) -> None
     expected = old if knows_its_epoch else None
     assert transaction.wants_producer_id(expected)
     assert transaction.init_producer(TIMEOUT_MS, expected, None, 0) is ErrorCode.CONCURRENT_TRANSACTIONS, "the id is not there yet"
-    assert initialised(transaction, 8, expected) == ProducerIdentity(8, 0)
+    assert initialized(transaction, 8, expected) == ProducerIdentity(8, 0)
     if knows_its_epoch:
-        assert initialised(transaction, 9, old) == ProducerIdentity(8, 0), "the same request again"
+        assert initialized(transaction, 9, old) == ProducerIdentity(8, 0), "the same request again"
     else:
         assert transaction.init_producer(TIMEOUT_MS, old, 9, 0) is ErrorCode.PRODUCER_FENCED, "somebody else has begun since"
 
@@ -114,12 +114,12 @@ def test_the_last_epoch_is_for_fencing_alone() -> None:
     assert markers is not None
     assert markers.metadata.producer_epoch == EPOCH_MAX
     persisted(transaction, transaction.markers_written(0))
-    assert initialised(transaction, 8) == ProducerIdentity(8, 0)
+    assert initialized(transaction, 8) == ProducerIdentity(8, 0)
 
 
 def test_too_many_partitions_are_refused_and_an_unused_id_is_forgotten() -> None:
     transaction = new_transaction("tid", LIMITS)
-    producer = initialised(transaction)
+    producer = initialized(transaction)
     assert transaction.add_partitions(producer, PARTITIONS, 0) is ErrorCode.INVALID_REQUEST
     assert transaction.tick(LIMITS.id_expiration_ms) is None
     persisted(transaction, transaction.tick(LIMITS.id_expiration_ms + 1))

@@ -1,4 +1,4 @@
-"""A run of the chaos that did nothing can not pass."""
+"""A run of the chaos that did nothing cannot pass."""
 
 import pytest
 

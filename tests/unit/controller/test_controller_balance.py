@@ -151,7 +151,7 @@ def test_bytes_of_an_idle_cluster_move_nothing() -> None:
     rates = [30_000, 0]
     slots = [PartitionSlot("t", index, NodeId(index), Load(rates[index], 0, 1), True) for index in range(2)]
     assert plan(brokers, slots, Limits(bytes_min=30_001)).moves == []
-    assert plan(brokers, slots * 1, Limits(bytes_min=1)).moves == [], "one partition can not be shared"
+    assert plan(brokers, slots * 1, Limits(bytes_min=1)).moves == [], "one partition cannot be shared"
 
 
 def test_a_new_broker_among_ten_thousand_partitions_is_filled_first() -> None:

@@ -61,7 +61,7 @@ def test_changes_are_small_and_follow_each_other() -> None:
 
 
 @given(st.lists(st.tuples(st.sampled_from(["learn", "promote", "remove"]), st.integers(0, 6)), max_size=30))
-def test_majorities_of_neighbours_always_overlap(steps: list[tuple[str, int]]) -> None:
+def test_majorities_of_neighbors_always_overlap(steps: list[tuple[str, int]]) -> None:
     members = FOUNDED
     for what, node_id in steps:
         change = {"learn": membership.added_learner, "promote": membership.promoted, "remove": membership.removed}[what]

@@ -148,7 +148,7 @@ def test_examples_can_be_parsed(page: Path) -> None:
 
 
 @pages
-def test_files_and_neighbours_exist(page: Path) -> None:
+def test_files_and_neighbors_exist(page: Path) -> None:
     for name in names(page, r"(deploy|helm|docs|benchmarks)/[\w/.-]+"):
         assert (ROOT / name).exists(), name
     for target, anchor in re.findall(r"\]\(([^)#:]*)(?:#([^)]+))?\)", page.read_text()):

@@ -1,4 +1,4 @@
-"""What only the S3 store can get wrong: errors, connections that break, headers, and what moto really honours."""
+"""What only the S3 store can get wrong: errors, connections that break, headers, and what moto really honors."""
 
 import asyncio
 import base64

@@ -51,7 +51,7 @@ def entry(base: int, size_bytes: int = 500, compression: Compression = Compressi
 
 
 async def put(store: MemoryStore, object_id: int, entries: list[RunEntry], *, block_bytes_max: int = 2_000) -> ObjectRange:
-    """An object with neighbours on both sides of our stream."""
+    """An object with neighbors on both sides of our stream."""
     other = [entry(0)]
     runs = [StreamRun(StreamId(3), other), StreamRun(STREAM, entries), StreamRun(StreamId(9), other)]
     built = build_object(
@@ -117,7 +117,7 @@ async def test_a_small_object_is_one_get_for_all_its_streams() -> None:
     await large.close()
 
 
-def neighbour(mine: ObjectRange) -> ObjectRange:
+def neighbor(mine: ObjectRange) -> ObjectRange:
     """The small stream behind ours in the same object."""
     held = replace(mine.range, stream_id=StreamId(9), start_offset=Offset(0), end_offset=Offset(RECORDS_PER_BATCH))
     return replace(mine, range=held)
@@ -128,7 +128,7 @@ async def test_streams_that_are_read_at_the_same_moment_share_one_get() -> None:
     entries = [entry(at * RECORDS_PER_BATCH, 5_000) for at in range(40)]
     mine = await put(store, 0, entries)
     reader = reader_of(store, whole_bytes_max=100_000)
-    ours, theirs = await asyncio.gather(reader.read([mine], 0, 1 << 20), reader.read([neighbour(mine)], 0, 1 << 20))
+    ours, theirs = await asyncio.gather(reader.read([mine], 0, 1 << 20), reader.read([neighbor(mine)], 0, 1 << 20))
     assert b"".join(ours) == b"".join(bytes(item.payload) for item in entries)
     assert b"".join(theirs) == bytes(entry(0).payload)
     assert len(store.gets) == 2, "the index, and all blocks"
@@ -144,7 +144,7 @@ async def test_what_is_far_apart_or_too_much_is_not_joined() -> None:
         await reader.index(mine)
         store.gets.clear()
         first = reader.read([mine], start, 2_000)
-        await asyncio.gather(first, reader.read([neighbour(mine)], 0, 1 << 20))
+        await asyncio.gather(first, reader.read([neighbor(mine)], 0, 1 << 20))
         assert len(store.gets) == 2
         assert max(length for _, _, length in store.gets) <= 100_000
         await reader.close()
@@ -157,7 +157,7 @@ async def test_a_joined_get_that_fails_harms_only_who_asked_for_what_is_missing(
     await reader.index(mine)
     whole = await store.get(mine.key)
     await store.put(mine.key, [bytes(whole)[: mine.range.size_bytes // 2]])
-    cut, read = await asyncio.gather(reader.read([neighbour(mine)], 0, 1 << 20), reader.read([mine], 0, 10_000), return_exceptions=True)
+    cut, read = await asyncio.gather(reader.read([neighbor(mine)], 0, 1 << 20), reader.read([mine], 0, 10_000), return_exceptions=True)
     assert isinstance(cut, ObjectCorrupt)
     assert not isinstance(read, BaseException)
     assert b"".join(read).startswith(bytes(entry(0, 5_000).payload))
@@ -204,7 +204,7 @@ async def test_a_small_object_costs_one_get() -> None:
     await reader.close()
 
 
-async def test_neighbouring_blocks_are_one_get_and_readers_share() -> None:
+async def test_neighboring_blocks_are_one_get_and_readers_share() -> None:
     store = CountingStore()
     one = await put(store, 1, [entry(i * RECORDS_PER_BATCH, 10_000) for i in range(100)], block_bytes_max=100_000)
     reader = reader_of(store, get_bytes_max=400_000, whole_bytes_max=100_000)
@@ -302,7 +302,7 @@ async def test_damage_is_refused(size_bytes: int) -> None:
         await reader.close()
 
 
-async def test_a_neighbours_damage_is_not_ours() -> None:
+async def test_a_neighbors_damage_is_not_ours() -> None:
     store = MemoryStore()
     ranges, everything = await three_objects(store)
     bad = bytearray(await store.get(ranges[0].key))

@@ -19,7 +19,7 @@ def parsed(options: dict[str, str], *, streaming: bool = False) -> WriteOptions:
     ({"kafka.key.serializer": "x"}, "Kafka option 'key.serializer' is not supported as keys are serialized with ByteArraySerializer."),
     ({"kafka.value.serializer": "x"}, "Kafka option 'value.serializer' is not supported as values are"),
     ({**SERVERS, "kafka.Transactional.id": "x"}, "'transactional.id' is not supported: set the option exactlyOnce"),
-    ({**SERVERS, "kafka.partitioner.class": "x"}, "Java classes can not be loaded: use kafka.partitioner"),
+    ({**SERVERS, "kafka.partitioner.class": "x"}, "Java classes cannot be loaded: use kafka.partitioner"),
     ({**SERVERS, "kafka.buffer.memory": "much"}, "kafka.buffer.memory must be a number that is not negative, got 'much'"),
     ({**SERVERS, "kafka.max.block.ms": "-1"}, "kafka.max.block.ms must be a number that is not negative, got '-1'"),
     ({**SERVERS, "kafka.sasl.jaas.config": "x required;"}, "'sasl.jaas.config' is understood for PlainLoginModule and"),

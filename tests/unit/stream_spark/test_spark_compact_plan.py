@@ -52,7 +52,7 @@ def rewritten(log: CommittedLog, merges: tuple[Merge, ...]) -> CommittedLog:
     return log_of(sizes, wal=wal, partition=log.partition)
 
 
-def test_small_neighbours_become_one_and_large_ones_stay() -> None:
+def test_small_neighbors_become_one_and_large_ones_stay() -> None:
     (plan,) = plan_topic([log_of([100, 200, 500, 100, 100, 900, 10])], OPTIONS)
     assert spans(plan.merges) == [(0, 300), (800, 1_000)]
     assert (plan.object_count, plan.size_bytes, plan.source_count, plan.merged_bytes) == (7, 1_910, 4, 500)
