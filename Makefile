@@ -78,13 +78,13 @@ reference: venv ## rewrite the pages of docs/reference that are generated from t
 	$(BIN)/python -m deploy.reference.kafka_apis > docs/reference/kafka-apis.md
 
 .PHONY: test
-test: check jre ## everything that CI runs: 20 to 27 minutes on 2 slow cores
+test: check jre ## everything that CI runs: 18 to 25 minutes on 2 cores
 	@deploy/ensure-helm.sh --if-possible > /dev/null & $(MAKE) --no-print-directory test-fast && wait $$!
 	@$(MAKE) --no-print-directory -j2 --output-sync=target test-system test-spark
 
 .PHONY: test-fast
 test-fast: venv
-	$(BIN)/pytest -q -n $(JOBS) --dist worksteal tests/unit tests/property tests/sim tests/integration $(ARGS)
+	$(BIN)/pytest -q -n $(JOBS) --dist worksteal tests/unit tests/property tests/scenarios tests/sim tests/integration $(ARGS)
 
 .PHONY: test-system
 test-system: venv
@@ -103,7 +103,7 @@ helm: venv ## the chart, the image's steps and compose; compiles helm once if Go
 
 .PHONY: unit
 unit: venv ## the fast tests alone
-	$(BIN)/pytest -q -n $(JOBS) tests/unit tests/property $(ARGS)
+	$(BIN)/pytest -q -n $(JOBS) tests/unit tests/property tests/scenarios $(ARGS)
 
 .PHONY: sim
 sim: venv ## the deterministic simulator, SEEDS=200 of them
