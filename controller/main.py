@@ -17,10 +17,9 @@ from random import Random
 import msgspec
 import structlog
 
-from base.clock import WallClock
+from base.clock import WallClock, wall_ms
 from base.collector import tune_collector
 from base.health import ServeHealth, no_health_endpoint
-from base.ids import Millis
 from base.stacks import tell_on_quit
 from controller.api.errors import NotLeader, QuorumClosed
 from controller.backup.snapshots import (
@@ -54,10 +53,6 @@ from objectstore.ports import ObjectStore
 _log = structlog.get_logger()
 
 
-def _wall_ms() -> Millis:
-    return Millis(time.time_ns() // 1_000_000)
-
-
 class ControllerServer:
     """A controller inside this process. `start`, then clients may connect to `address`; `stop` once. The store stays the caller's."""
 
@@ -66,7 +61,7 @@ class ControllerServer:
         config: ControllerConfig,
         store: ObjectStore,
         *,
-        now_ms: WallClock = _wall_ms,
+        now_ms: WallClock = wall_ms,
         directory: DataDirectory | None = None,
         rng: Random | None = None,
         moved: Moved | None = None,

@@ -5,11 +5,11 @@ Must not import what only the work needs before it works.
 """
 
 import asyncio
-import time
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, NamedTuple
 
-from base.ids import Millis, StreamId
+from base.clock import wall_ms
+from base.ids import StreamId
 from controller.api.client import ControllerClient
 from controller.api.errors import RequestRefused, StreamRefused
 from controller.api.messages import CommitObject
@@ -78,7 +78,7 @@ def plan_rewrite(target: Target, options: RewriteOptions) -> list[PartitionPlan]
     async def plan() -> list[PartitionPlan]:
         store = open_store(target.store_url)
         try:
-            rewrite = BulkRewrite(ClusterView(store, target.cluster_id), target.topic, _Nobody(), _nothing, options, now_ms=_now_ms)
+            rewrite = BulkRewrite(ClusterView(store, target.cluster_id), target.topic, _Nobody(), _nothing, options, now_ms=wall_ms)
             return await rewrite.plan()
         finally:
             await store.close()
@@ -99,7 +99,7 @@ def rewrite_topic(
         store, client = open_store(target.store_url), ControllerClient(controller.split(","))
         try:
             view, metadata = ClusterView(store, target.cluster_id), ControllerRewrites(client)
-            return await BulkRewrite(view, target.topic, metadata, run_tasks, options, now_ms=_now_ms, on_written=on_written).run()
+            return await BulkRewrite(view, target.topic, metadata, run_tasks, options, now_ms=wall_ms, on_written=on_written).run()
         finally:
             await client.close()
             await store.close()
@@ -137,7 +137,3 @@ def _item(exchange: Exchange) -> RewriteItem:
             for source in exchange.sources
         ],
     )
-
-
-def _now_ms() -> Millis:
-    return Millis(time.time_ns() // 1_000_000)

@@ -60,9 +60,8 @@ def _voters(text: str) -> tuple[int, ...]:
 
 
 async def _recover(url: str, cluster_id: str, voters: tuple[int, ...], *, dry_run: bool, force: bool, accept_loss: bool) -> "Report":
-    import time
 
-    from base.ids import Millis
+    from base.clock import wall_ms
     from controller.disaster_recovery.recovery import Recovery, cluster_ids
     from deploy.output import Progress
     from objectstore.url import open_store
@@ -85,7 +84,7 @@ async def _recover(url: str, cluster_id: str, voters: tuple[int, ...], *, dry_ru
             if len(known) != 1:
                 raise UsageError(f"--cluster-id is needed: the store holds {', '.join(known) or 'no cluster'}")
             cluster_id = known[0]
-        recovery = Recovery(store, cluster_id, now_ms=lambda: Millis(time.time_ns() // 1_000_000), voters=voters, progress=progress)
+        recovery = Recovery(store, cluster_id, now_ms=wall_ms, voters=voters, progress=progress)
         return await (recovery.look() if dry_run else recovery.run(force=force, accept_loss=accept_loss))
     finally:
         if bar is not None:

@@ -6,11 +6,10 @@ have been collected by then. Knows the store and nothing else; commits nothing. 
 """
 
 import asyncio
-import time
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from base.clock import WallClock
+from base.clock import WallClock, wall_ms
 from base.ids import Millis, NodeEpoch, NodeId
 from objectstore.errors import ObjectNotFound
 from objectstore.ports import ObjectStore
@@ -66,7 +65,7 @@ class RewriteJob:
     async def _run(self, task: RewriteTask) -> RewriteResult:
         store = open_store(self.store_url)
         try:
-            return await rewrite(store, task, lambda: Millis(time.time_ns() // 1_000_000))
+            return await rewrite(store, task, wall_ms)
         finally:
             await store.close()
 
