@@ -1,13 +1,17 @@
-"""How long to wait between tries: doubling, jittered, bounded. One per operation that is being repeated.
+"""Compute the pause before each retry: exponential backoff with jitter.
 
 Must not sleep by itself; randomness comes from the caller, so that simulations repeat.
+Source: AWS "Exponential Backoff And Jitter" (equal jitter).
 """
 
 from random import Random
 
 
 class Backoff:
-    """`next_s` grows from the first to the largest pause; each is between half and all of its nominal length."""
+    """The pauses of one repeated operation.
+
+    The nominal pause doubles from `first_ms` to `max_ms`. Each pause is uniform between half of the nominal one and all of it.
+    """
 
     __slots__ = ("_max_s", "_pause_s", "_rng", "attempt_count")
 
@@ -18,6 +22,7 @@ class Backoff:
         self.attempt_count = 0
 
     def next_s(self) -> float:
+        """Return the pause before the next attempt, in seconds, and count the attempt."""
         pause_s = self._pause_s
         self._pause_s = min(self._max_s, pause_s * 2)
         self.attempt_count += 1

@@ -14,6 +14,7 @@ from typing import Final
 
 import structlog
 
+from base.backoff import Backoff
 from base.ids import WalSequence
 from controller.metadata.delta import MetadataDelta
 from controller.metadata.image import MetadataImage
@@ -23,8 +24,8 @@ from stream.ports import BrokerIncarnation
 
 log = structlog.get_logger()
 
-RETRY_FIRST_S: Final = 0.1
-RETRY_MAX_S: Final = 1.0
+RETRY_FIRST_MS: Final = 100
+RETRY_MAX_MS: Final = 1_000
 """Partitions are without a leader all this time; a walk costs some dozen GETs."""
 
 SLOTS_LOGGED_MAX: Final = 10
@@ -78,7 +79,7 @@ class RecoveryDuty:
         return wal.committed if wal is not None and not wal.ended and wal.recoverer == self._me else None
 
     async def _run(self, writer: BrokerIncarnation) -> None:
-        delay_s = RETRY_FIRST_S
+        backoff = Backoff(RETRY_FIRST_MS, RETRY_MAX_MS, self._rng)
         damaged_count = 0
         try:
             while (start := self._start_slot(writer)) is not None:
@@ -90,14 +91,13 @@ class RecoveryDuty:
                     if damaged_count >= DAMAGED_LOOKS:
                         await self._wait_for_operator(writer, start, error)
                         continue
-                    log.warning("wal_recovery_met_damage", writer=writer, start=start, retry_in_s=round(delay_s, 2), error=str(error))
+                    log.warning("wal_recovery_met_damage", writer=writer, start=start, error=str(error))
                 except Exception as error:  # noqa: BLE001 - whatever went wrong, the duty stays: logged and tried again
-                    log.warning("wal_recovery_failed", writer=writer, start=start, retry_in_s=round(delay_s, 2), error=repr(error))
+                    log.warning("wal_recovery_failed", writer=writer, start=start, error=repr(error))
                 else:
-                    delay_s = RETRY_FIRST_S
+                    backoff = Backoff(RETRY_FIRST_MS, RETRY_MAX_MS, self._rng)
                 if self._start_slot(writer) is not None:
-                    await asyncio.sleep(delay_s * (0.5 + self._rng.random()))
-                    delay_s = min(2 * delay_s, RETRY_MAX_S)
+                    await asyncio.sleep(backoff.next_s())
         finally:
             self._running.pop(writer, None)
             self.damaged.pop(writer, None)

@@ -4,7 +4,7 @@ Invariant: a conditional write that took place is never reported as refused. Whe
 later one is refused with 412, the object in the store is compared with ours: equal bytes mean that the first attempt won.
 So bodies of conditional writes must differ between writers (Penstock's carry node id and epoch). A 412 on the first attempt
 is raised at once. Every call has a deadline that holds over all attempts. Must not decide what an error means: that is its
-class's `retriable`. Source: AWS "Exponential Backoff And Jitter" (full jitter).
+class's `retriable`.
 """
 
 import asyncio
@@ -14,6 +14,7 @@ from dataclasses import dataclass
 from random import Random
 from typing import TypeVar
 
+from base.backoff import Backoff
 from base.log import get_logger
 from objectstore.body import join_body
 from objectstore.errors import DeadlineExceeded, ObjectNotFound, ObjectStoreError, PreconditionFailed, Unavailable
@@ -25,18 +26,13 @@ _T = TypeVar("_T")
 
 @dataclass(frozen=True, slots=True)
 class RetryPolicy:
-    """How long to wait between attempts and in all. Pure."""
+    """How long to wait between attempts and in all."""
 
-    base_ms: int = 50
-    """Upper bound of the first wait. S3's p50 for a small request is about 20 ms."""
-    cap_ms: int = 5_000
+    backoff_ms: int = 50
+    """The longest first pause. S3's p50 for a small request is about 20 ms."""
+    backoff_max_ms: int = 5_000
     deadline_ms: int = 30_000
     """For one call with all its attempts (for a list: for one page)."""
-
-    def delay_ms(self, failure_count: int, rng: Random) -> float:
-        """Wait after this many failures in a row: uniform in [0, base * 2^(failures-1)], the bound capped."""
-        assert failure_count >= 1, "nothing failed yet"
-        return rng.uniform(0.0, min(self.cap_ms, self.base_ms * 2 ** min(failure_count - 1, 30)))
 
 
 class RetryingStore:
@@ -129,7 +125,7 @@ class RetryingStore:
 
     async def _retry(self, operation: str, key: str, attempt: Callable[[], Awaitable[_T]]) -> _T:
         deadline = self._clock() + self._policy.deadline_ms / 1_000
-        failure_count = 0
+        backoff = Backoff(self._policy.backoff_ms, self._policy.backoff_max_ms, self._rng)
         last_error: ObjectStoreError | None = None
         while (remaining_s := deadline - self._clock()) > 0:
             try:
@@ -141,10 +137,9 @@ class RetryingStore:
                 if not error.retriable:
                     raise
                 last_error = error
-            failure_count += 1
-            delay_ms = self._policy.delay_ms(failure_count, self._rng)
-            _log.info("object_store_call_failed", operation=operation, key=key, failures=failure_count, error=str(last_error))
-            await self._sleep(min(delay_ms / 1_000, max(0.0, deadline - self._clock())))
+            pause_s = backoff.next_s()
+            _log.info("object_store_call_failed", operation=operation, key=key, failures=backoff.attempt_count, error=str(last_error))
+            await self._sleep(min(pause_s, max(0.0, deadline - self._clock())))
         raise DeadlineExceeded(operation, key, self._policy.deadline_ms, last_error) from last_error
 
     async def _retry_conditional(self, operation: str, key: str, data: bytes, write: Callable[[], Awaitable[str]]) -> str:

@@ -52,7 +52,7 @@ _RESTART_S: Final = 0.1
 _LOG_CACHE_BYTES: Final = 128 << 20
 _BLOCK_BYTES: Final = 16 << 20
 _PUTS: Final = frozenset({"put", "put_if_absent", "put_if_match"})
-_RETRIES: Final = RetryPolicy(base_ms=10, cap_ms=200)
+_RETRIES: Final = RetryPolicy(backoff_ms=10, backoff_max_ms=200)
 _ENDS: Final = (PortTaken, ControllerError, ObjectStoreError, StreamError, TimeoutError)
 
 

@@ -14,6 +14,7 @@ from uuid import uuid4
 
 import msgspec
 
+from base.backoff import Backoff
 from controller.api import load_messages as lm
 from controller.api import messages as m
 from controller.api import rewrite_messages as rm
@@ -32,8 +33,8 @@ DEFAULT_TIMEOUT_S = 30.0
 ATTEMPT_TIMEOUT_S = 5.0
 """One attempt; a controller that hangs is asked again (or its successor is) after this."""
 
-BACKOFF_FIRST_S = 0.02
-BACKOFF_MAX_S = 0.5
+BACKOFF_FIRST_MS = 20
+BACKOFF_MAX_MS = 500
 
 _T = TypeVar("_T")
 _encode = msgspec.msgpack.Encoder().encode
@@ -213,7 +214,7 @@ class ControllerClient:
         method = type(request).__name__
         body = _encode(request)
         request_id = uuid4().hex
-        backoff_s = BACKOFF_FIRST_S
+        backoff = Backoff(BACKOFF_FIRST_MS, BACKOFF_MAX_MS, self._rng)
         last = "no attempt"
         while (left_s := deadline - now()) > 0:
             reply = await self._attempt(method, body, request_id, value_type, min(left_s, ATTEMPT_TIMEOUT_S))
@@ -229,8 +230,7 @@ class ControllerClient:
                 last = f"{reply.status.name} {reply.detail}".rstrip()
             else:
                 last = reply
-            await asyncio.sleep(max(0.0, min(backoff_s * (0.5 + self._rng.random()), deadline - now())))
-            backoff_s = min(backoff_s * 2, BACKOFF_MAX_S)
+            await asyncio.sleep(max(0.0, min(backoff.next_s(), deadline - now())))
         raise TimeoutError(f"{method} got no answer from the controller within {timeout_s:.1f} s; last: {last}")
 
     async def _attempt(self, method: str, body: bytes, request_id: str, value_type: type[_T], timeout_s: float) -> "m.Reply[_T] | str":

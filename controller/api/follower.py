@@ -19,6 +19,7 @@ from typing import cast
 import msgspec
 import structlog
 
+from base.backoff import Backoff
 from base.clock import MonotonicClock
 from controller.api import messages as m
 from controller.api.client import ControllerClient
@@ -45,8 +46,8 @@ HEARTBEAT_INTERVAL_S = 0.5
 SILENCE_S = 2.0
 """A stream on which nothing came for this long (four heartbeats) is given up and another controller is tried."""
 
-BACKOFF_FIRST_S = 0.02
-BACKOFF_MAX_S = 0.25
+BACKOFF_FIRST_MS = 20
+BACKOFF_MAX_MS = 250
 """Short: the session's grace is half a second."""
 
 ALARM_INTERVAL_S = 60.0
@@ -206,15 +207,14 @@ class MetadataFollower:
             await self._backup_moved.wait()
 
     async def _run(self) -> None:
-        backoff_s = BACKOFF_FIRST_S
+        backoff = Backoff(BACKOFF_FIRST_MS, BACKOFF_MAX_MS, self._rng)
         try:
             while not self._lease.ended:
                 before = self._image.end_offset
                 heard = await self._follow_once()
                 if heard or self._image.end_offset > before:
-                    backoff_s = BACKOFF_FIRST_S
-                await asyncio.sleep(backoff_s * (0.5 + self._rng.random()))
-                backoff_s = min(backoff_s * 2, BACKOFF_MAX_S)
+                    backoff = Backoff(BACKOFF_FIRST_MS, BACKOFF_MAX_MS, self._rng)
+                await asyncio.sleep(backoff.next_s())
         except asyncio.CancelledError:
             raise
         except BaseException as error:

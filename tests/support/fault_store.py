@@ -25,7 +25,7 @@ from tests.support.cluster import Cluster
 T = TypeVar("T")
 
 PUTS = frozenset({"put", "put_if_absent", "put_if_match"})
-RETRIES = RetryPolicy(base_ms=10, cap_ms=200)
+RETRIES = RetryPolicy(backoff_ms=10, backoff_max_ms=200)
 
 
 class BrokerStore(FaultyStore):

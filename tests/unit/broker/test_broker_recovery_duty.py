@@ -49,7 +49,7 @@ def ask(recoverer: BrokerIncarnation, committed: int) -> WalRecord:
 
 @pytest.fixture(autouse=True)
 def no_waiting(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(recovery_duty, "RETRY_FIRST_S", 0.001)
+    monkeypatch.setattr(recovery_duty, "RETRY_FIRST_MS", 1)
 
 
 async def test_recovers_once_however_often_it_is_told() -> None:

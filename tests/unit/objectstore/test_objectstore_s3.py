@@ -114,14 +114,14 @@ def listing(*keys: str, truncated: bool) -> bytes:
 async def test_a_list_that_meets_a_deletion_is_repeated_and_goes_on_where_it_was() -> None:
     lost = answer(404, "NoSuchKey")
     async with raw_store(lost, listing("a", "b", truncated=True), lost, listing("c", truncated=False)) as (raw, store):
-        retrying = RetryingStore(store, RetryPolicy(base_ms=1, cap_ms=1))
+        retrying = RetryingStore(store, RetryPolicy(backoff_ms=1, backoff_max_ms=1))
         assert [info.key async for info in retrying.list("p/")] == ["a", "b", "c"]
         assert [b"start-after=b" in head for head in raw.requests] == [False, False, True, True]
 
 
 async def test_a_list_that_meets_deletions_for_ever_ends_at_its_deadline_and_says_what_the_store_said() -> None:
     async with raw_store(*[answer(404, "NoSuchKey")] * 1_000) as (_, store):
-        retrying = RetryingStore(store, RetryPolicy(base_ms=20, cap_ms=20, deadline_ms=8_000))
+        retrying = RetryingStore(store, RetryPolicy(backoff_ms=20, backoff_max_ms=20, deadline_ms=8_000))
         with pytest.raises(DeadlineExceeded, match="404 NoSuchKey"):
             await anext(retrying.list("p/"))
 
