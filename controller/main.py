@@ -197,7 +197,7 @@ class ControllerServer:
         config = self._config
         cluster_id = config.cluster_id or identity.cluster_id
         if not cluster_id:
-            cluster_id = await find_cluster(config) if config.join else new_id()
+            cluster_id = await find_cluster(config, self._rng) if config.join else new_id()
         identity.claim(cluster_id, joins=bool(config.join))
         self._config = msgspec.structs.replace(config, cluster_id=cluster_id)
 
@@ -248,7 +248,7 @@ class ControllerServer:
         self._begin(self._run(quorum, standby, snapshots, service), "controller")
         self._begin(_tell_of_removal(quorum), "membership")
         if identity.is_joining:
-            self._begin(join(config, identity, quorum, self.address), "joining")
+            self._begin(join(config, identity, quorum, self.address, self._rng), "joining")
         if quorum.members.voters == (config.controller_id,) and quorum.core.is_voter:
             leading = loop.create_task(service.wait_leading())
             await asyncio.wait((leading, failed), return_when=asyncio.FIRST_COMPLETED)

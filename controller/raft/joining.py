@@ -5,6 +5,7 @@ the leader's log names it, with this very disk. Must not take part in the log: t
 """
 
 import asyncio
+from random import Random
 
 import structlog
 
@@ -20,9 +21,9 @@ _ATTEMPT_S = 5.0
 _AGAIN_S = 1.0
 
 
-async def find_cluster(config: ControllerConfig) -> str:
+async def find_cluster(config: ControllerConfig, rng: Random) -> str:
     """The id of the cluster that is to be joined. Raises InvalidConfig."""
-    client = ControllerClient(config.join)
+    client = ControllerClient(config.join, rng=rng)
     try:
         return (await client.describe(timeout_s=config.join_timeout_ms / 1_000)).cluster_id
     except TimeoutError as error:
@@ -31,9 +32,9 @@ async def find_cluster(config: ControllerConfig) -> str:
         await client.close()
 
 
-async def join(config: ControllerConfig, identity: Identity, quorum: RaftQuorum, address: str) -> None:
+async def join(config: ControllerConfig, identity: Identity, quorum: RaftQuorum, address: str, rng: Random) -> None:
     """Returns when this controller is a member, for which somebody may have to remove what it was before."""
-    client = ControllerClient(config.join)
+    client = ControllerClient(config.join, rng=rng)
     request = m.AddLearner(node_id=config.controller_id, address=address, directory_id=identity.directory_id)
     try:
         while quorum.core.log.members_index > quorum.core.commit or not quorum.core.is_member:
