@@ -139,7 +139,7 @@ class SimQuorum(RaftQuorum):
         world = self._sim.world
         since_s = world.loop.time()
         await super().confirm(epoch)
-        self._sim.metadata.confirmed(self._sim.number, epoch, since_s)
+        self._sim.metadata.confirmed(self._sim.number, epoch, self.core.log.members.voters, since_s)
 
 
 class SimReign(ActiveController):

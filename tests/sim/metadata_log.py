@@ -6,7 +6,7 @@ the disk; brokers are told committed records only; an answer tells what is commi
 Must not look into anybody's image but at the begin of its reign.
 """
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Any
 
 import msgspec
@@ -101,12 +101,12 @@ class MetadataLog:
         if self.records[end - len(records) : end] != list(records):
             self._fail(f"a proposal of epoch {epoch} that ends at {end_offset} is taken for committed, {self.end_offset} records are")
 
-    def confirmed(self, controller: int, epoch: int, since_s: float) -> None:
-        """A controller takes it for confirmed that at some moment since then nobody else led."""
+    def confirmed(self, controller: int, epoch: int, voters: Collection[int], since_s: float) -> None:
+        """A controller takes it for confirmed that at some moment since then nobody else led. voters: its own newest ones."""
         heard = self._heard.get((controller, epoch), {})
-        confirming = 1 + sum(heard_s >= since_s for heard_s in heard.values())
-        if confirming < majority(len(self._disks)):
-            self._fail(f"controller {controller} takes epoch {epoch} for confirmed by {confirming} of {len(self._disks)} voters")
+        confirming = {controller, *(voter for voter, heard_s in heard.items() if heard_s >= since_s)}.intersection(voters)
+        if len(confirming) < majority(len(voters)):
+            self._fail(f"controller {controller} takes epoch {epoch} for confirmed by {sorted(confirming)} of {sorted(voters)}")
 
     def asked(self, request_id: str) -> None:
         self._asked.setdefault(request_id, self.end_offset)
