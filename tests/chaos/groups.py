@@ -4,12 +4,15 @@ Invariants: a group delivers each record at least once and never moves past one;
 after the other; each acknowledged commit, each answer of a coordinator and each place where a member begins is written down.
 """
 
+import threading
+from collections.abc import Collection
+from contextlib import suppress
 from random import Random
 from typing import Any, Final
 
-from confluent_kafka import Consumer, KafkaException, TopicPartition
+from confluent_kafka import Consumer, KafkaError, KafkaException, TopicPartition
 
-from tests.chaos.clients import IMPATIENT, READING, Client, is_passing, seen
+from tests.chaos.clients import IMPATIENT, READING, STUCK_S, Client, ClientStuck, is_passing, seen, within
 from tests.chaos.record import Record
 from tests.support.anomalies import Commit, Committed, Outcome
 from tests.support.history import Part
@@ -39,8 +42,12 @@ class GroupMembers(Client):
         turns = 0
         while not self.ending.is_set():
             turns += 1
-            for member in members:
-                member.poll()
+            for at, member in enumerate(members):
+                try:
+                    member.poll()
+                except ClientStuck:
+                    self.record.tell("a member of the group gets no answer to a commit: another one takes its place")
+                    members[at] = self._join()
             if turns % 100 == 0 and self._rng.random() < 0.3:
                 members.pop(0).close()
                 members.append(self._join())
@@ -69,6 +76,8 @@ class _Member:
         self._next: dict[Part, int] = {}
         self._committed: dict[Part, int] = {}
         self._commit_at = 0.0
+        self._committing: tuple[float, dict[Part, int]] | None = None
+        """The commit that is not answered yet: since when, and which offsets."""
         self._consumer = Consumer(
             {
                 **settings,
@@ -77,21 +86,32 @@ class _Member:
                 "enable.auto.commit": False,
                 "session.timeout.ms": 6_000,
                 "heartbeat.interval.ms": 1_000,
+                "on_commit": self._on_commit,
             }
         )
         self._consumer.subscribe([topic], on_assign=self._on_assign, on_revoke=self._on_revoke)
 
     def close(self) -> None:
+        """Raises nothing: a library that does not return is left behind."""
         self._commit()
-        self._consumer.close()
+        with suppress(ClientStuck):
+            within(STUCK_S, self._consumer.close)
+        self._settle()
 
     def poll(self) -> None:
-        """One message at a time: what came before a rebalance must not be taken for what came behind it. Then a commit if it is due."""
+        """One message at a time: what came before a rebalance must not be taken for what came behind it. Then a commit if it is due.
+
+        Raises ClientStuck when a commit has had no answer for longer than any fault lasts.
+        """
         for number in range(100):
             message = self._consumer.poll(0 if number else 0.1)
             if message is None:
                 break
             self._take(message)
+        if self._committing is not None and self._record.now() - self._committing[0] > STUCK_S:
+            self._settle()
+            threading.Thread(target=self._consumer.close, daemon=True).start()
+            raise ClientStuck
         if self._record.now() >= self._commit_at:
             self._commit_at = self._record.now() + _COMMIT_EVERY_S
             self._commit()
@@ -125,22 +145,39 @@ class _Member:
         self._next, self._committed, self._assigned_s = {}, {}, {}
 
     def _commit(self) -> None:
-        """One at a time: the library repeats those that wait for each other in any order."""
+        """Send the next one when the last is answered: the library repeats those that wait for each other in any order.
+
+        Not the call that waits: it may wait without end (see `clients.within`), also inside a rebalance, where no thread helps.
+        """
+        if self._committing is not None:
+            return
         wanted = {part: offset for part, offset in self._next.items() if self._committed.get(part) != offset}
         if not wanted:
             return
-        began_s = self._record.now()
+        self._committing = self._record.now(), wanted
         try:
-            answer = self._consumer.commit(offsets=[TopicPartition(*part, offset) for part, offset in wanted.items()], asynchronous=False)
+            self._consumer.commit(offsets=[TopicPartition(*part, offset) for part, offset in wanted.items()], asynchronous=True)
         except KafkaException as error:
             self._record.tell(f"a member of the group cannot commit: {error}")
-            answer = None
-        acknowledged = {(part.topic, part.partition) for part in answer or () if part.error is None}
+            self._settle()
+
+    def _on_commit(self, error: KafkaError | None, answer: list[TopicPartition]) -> None:
+        if error is not None:
+            self._record.tell(f"a member of the group cannot commit: {error}")
+        acknowledged = {(part.topic, part.partition) for part in answer if part.error is None} if error is None else set()
+        self._settle(acknowledged)
+
+    def _settle(self, acknowledged: Collection[Part] = ()) -> None:
+        """Write down what became of the commit under way, if there is one; without an acknowledgement it may have taken place."""
+        if self._committing is None:
+            return
+        began_s, wanted = self._committing
+        self._committing = None
         for part, offset in wanted.items():
             outcome = Outcome.OK if part in acknowledged else Outcome.INFO
             self._group.commit_count += outcome is Outcome.OK
             self._record.operate(Commit(GROUP, part, offset, outcome, began_s, self._record.now()))
-            if outcome is Outcome.OK:
+            if outcome is Outcome.OK and part in self._next:
                 self._committed[part] = offset
 
 
